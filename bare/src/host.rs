@@ -9,6 +9,9 @@ use stealtime_hypervisor::posted_interrupt::{
     CpuList, HostInterrupt, SharedVcpu, WakeupLists, hardware, wake_up, wakeup_handler,
 };
 
+use stealtime_hypervisor::wakeup_batch::EVENT_CHECK_VECTOR;
+
+use crate::batches;
 use crate::boot::MAX_CPUS;
 use crate::counters::COUNTERS;
 use crate::cpu::{self, SpinLock};
@@ -246,6 +249,7 @@ pub fn interrupt(cpu: u32, vector: u8) {
         HostInterrupt::Spurious => {}
         HostInterrupt::NotOurs if vector == TIMER_VECTOR => timer_interrupt(cpu),
         HostInterrupt::NotOurs if vector == RESCHEDULE_VECTOR => {}
+        HostInterrupt::NotOurs if vector == EVENT_CHECK_VECTOR => batches::event_check(),
         HostInterrupt::NotOurs => {
             COUNTERS.stray.fetch_add(1, Relaxed);
         }

@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod batches;
 mod boot;
 mod console;
 mod counters;

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::posted_interrupt::{VcpuMode, vtd};
 
+use crate::batches;
 use crate::counters::{COUNTERS, value};
 use crate::cpu;
 use crate::guest::{self, IPI_VECTOR, Program, TIMER_VECTOR};
@@ -148,8 +149,10 @@ pub fn follow(cpu: u32) -> ! {
         }
         finished = generation;
         // SAFETY: set before the generation, and alive until all CPUs have finished.
-        let phase = unsafe { &*PHASE.load(SeqCst) };
-        take_part(phase, cpu);
+        match unsafe { PHASE.load(SeqCst).as_ref() } {
+            Some(phase) => take_part(phase, cpu),
+            None => batches::idle(cpu),
+        }
         FINISHED.fetch_add(1, SeqCst);
     }
 }
@@ -159,6 +162,19 @@ fn take_part(phase: &Phase, cpu: u32) {
         Some(poster) if cpu + 1 == host::ONLINE.load(Relaxed) => post_all(phase, poster, cpu),
         _ => host::schedule(cpu),
     }
+}
+
+/// Runs `body` on this CPU, while all others run [`batches::idle`] until they are told to stop.
+pub fn while_others_idle<R>(body: impl FnOnce() -> R) -> R {
+    let online = host::ONLINE.load(Relaxed);
+    FINISHED.store(0, SeqCst);
+    PHASE.store(core::ptr::null_mut(), SeqCst);
+    GENERATION.fetch_add(1, SeqCst);
+    let result = body();
+    while FINISHED.load(SeqCst) < online - 1 {
+        cpu::interrupt_window();
+    }
+    result
 }
 
 /// Runs a phase on all CPUs.

@@ -12,6 +12,7 @@ use stealtime_hypervisor::vmx::exit_reason::{
     CPUID, EXTERNAL_INTERRUPT, HLT, PAUSE, PREEMPTION_TIMER, WRMSR,
 };
 
+use crate::batches;
 use crate::console::say;
 use crate::faults;
 use crate::guest::Program;
@@ -502,7 +503,9 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
             );
             yields_table(count, machine);
             halts_table(count, machine);
+            batches::table(count, settings.cpus);
         }
+        "wakeups" => batches::table(count, settings.cpus),
         "faults" | "million" => {
             record::ENABLED.store(false, Relaxed);
             let policy = (settings.scenario == "million").then_some(settings.policy);
