@@ -37,11 +37,11 @@ pub fn event_check() {
 }
 
 fn machine() -> &'static Machine {
-    // SAFETY: stored before the CPUs are told to idle, and never freed.
+    // SAFETY: stored before the CPUs begin to idle, and never freed.
     unsafe { MACHINE.load(SeqCst).as_ref() }.expect("a machine")
 }
 
-/// A CPU idles and handles its softirqs, until it is told to stop.
+/// A CPU idles and handles its softirqs, until the machine stops.
 pub fn idle(cpu: u32) {
     let machine = machine();
     let word = &machine.words[cpu as usize];
@@ -93,7 +93,7 @@ struct Way {
 }
 
 const WAYS: [Way; 6] = {
-    let one = Way {
+    let unbatched = Way {
         name: "HLT, one by one",
         mwait: false,
         batched: false,
@@ -103,10 +103,10 @@ const WAYS: [Way; 6] = {
     let batched = Way {
         batched: true,
         name: "HLT, physical",
-        ..one
+        ..unbatched
     };
     [
-        one,
+        unbatched,
         batched,
         Way {
             name: "HLT, cluster",
@@ -121,7 +121,7 @@ const WAYS: [Way; 6] = {
         Way {
             name: "MWAIT, one by one",
             mwait: true,
-            ..one
+            ..unbatched
         },
         Way {
             name: "MWAIT, cluster",
@@ -144,19 +144,19 @@ pub fn table(count: u64, cpus: u32) {
         "waits",
         "cycles/round"
     );
-    for way in WAYS {
+    for variant in WAYS {
         let shared = Box::leak(Box::new(Machine {
             words: (0..cpus).map(|_| SoftirqWord::new()).collect(),
-            mwait: way.mwait,
+            mwait: variant.mwait,
             stop: AtomicBool::new(false),
         }));
         MACHINE.store(shared, SeqCst);
         RECEIVED.store(0, SeqCst);
         WAITS.store(0, SeqCst);
-        let row = phase::while_others_idle(|| rounds(way, count, cpus));
+        let row = phase::while_others_idle(|| rounds(variant, count, cpus));
         say!(
             "{:<24} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12}",
-            way.name,
+            variant.name,
             count,
             count * u64::from(cpus - 1),
             row.writes,
@@ -175,11 +175,11 @@ struct Row {
     cycles: u64,
 }
 
-fn rounds(way: Way, count: u64, cpus: u32) -> Row {
+fn rounds(variant: Way, count: u64, cpus: u32) -> Row {
     let shared = machine();
     let apics: Vec<CpuApic> = (0..cpus).map(|id| CpuApic::new(id, true)).collect();
-    let topology = Topology::new(way.mode, apics).expect("few CPUs");
-    let all = Cpus {
+    let topology = Topology::new(variant.mode, apics).expect("few CPUs");
+    let machine_cpus = Cpus {
         words: &shared.words,
         topology: &topology,
     };
@@ -187,7 +187,7 @@ fn rounds(way: Way, count: u64, cpus: u32) -> Row {
         cpu: 0,
         in_irq: false,
         in_nmi: false,
-        irqs_on: way.shorthand,
+        irqs_on: variant.shorthand,
         hotplug: false,
     };
     let (mut writes, mut cycles) = (0, 0);
@@ -199,16 +199,18 @@ fn rounds(way: Way, count: u64, cpus: u32) -> Row {
             writes += 1;
             write_icr(write);
         };
-        if way.batched {
+        if variant.batched {
             batch.begin().expect("no nesting");
         }
         for target in 1..cpus {
             batch
-                .raise(all, context, target, SOFTIRQ, &mut icr, &())
+                .raise(machine_cpus, context, target, SOFTIRQ, &mut icr, &())
                 .expect("a CPU");
         }
-        if way.batched {
-            batch.finish(all, context, &mut icr, &()).expect("a begin");
+        if variant.batched {
+            batch
+                .finish(machine_cpus, context, &mut icr, &())
+                .expect("a begin");
         }
         while shared.words.iter().any(|word| word.pending() != 0) {
             core::hint::spin_loop();
@@ -220,7 +222,7 @@ fn rounds(way: Way, count: u64, cpus: u32) -> Row {
     shared.stop.store(true, SeqCst);
     for target in 1..cpus {
         batch
-            .raise(all, context, target, SOFTIRQ, &mut write_icr, &())
+            .raise(machine_cpus, context, target, SOFTIRQ, &mut write_icr, &())
             .expect("a CPU");
     }
     Row {

@@ -164,7 +164,7 @@ fn take_part(phase: &Phase, cpu: u32) {
     }
 }
 
-/// Runs `body` on this CPU, while all others run [`batches::idle`] until they are told to stop.
+/// Runs `body` on this CPU, while all others run [`batches::idle`] until the machine stops.
 pub fn while_others_idle<R>(body: impl FnOnce() -> R) -> R {
     let online = host::ONLINE.load(Relaxed);
     FINISHED.store(0, SeqCst);
