@@ -185,7 +185,8 @@ pub fn check_features() -> bool {
             missing += 1;
         }
     }
-    if missing > 0 {
+    // The capability registers exist with VMX alone.
+    if leaf & 1 << 5 == 0 {
         return false;
     }
     if rdmsr(IA32_VMX_BASIC) & 1 << 55 == 0 {
@@ -193,6 +194,10 @@ pub fn check_features() -> bool {
         return false;
     }
     for (msr, register, bits) in NEEDED {
+        // This register exists if the primary controls may activate the secondary ones.
+        if msr == SECONDARY && rdmsr(TRUE_PRIMARY) >> 63 == 0 {
+            continue;
+        }
         let allowed = (rdmsr(msr) >> 32) as u32;
         for (bit, name) in bits {
             if allowed & 1 << bit == 0 {
