@@ -7,6 +7,10 @@ use crate::common;
 
 /// A host with these files in `/sys/kernel/sched_ext`.
 fn status_of(files: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    status_with(files, &[])
+}
+
+fn status_with(files: &[(&str, &str)], options: &[&str]) -> (Option<i32>, String, String) {
     let root = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
         let path = root.path().join("sys/kernel/sched_ext").join(name);
@@ -14,9 +18,8 @@ fn status_of(files: &[(&str, &str)]) -> (Option<i32>, String, String) {
         fs::write(path, text).expect("written");
     }
     let root = root.path().to_string_lossy();
-    common::run(&mut common::stealtime(&[
-        "sched", "status", "--root", &root,
-    ]))
+    let arguments = [&["sched", "status", "--root", &root], options].concat();
+    common::run(&mut common::stealtime(&arguments))
 }
 
 #[test]
@@ -33,6 +36,29 @@ fn status_names_the_loaded_scheduler() {
     let (_, out, _) = status_of(&files);
     assert!(out.starts_with("stealtime is loaded (enabled)"), "{out}");
     assert!(out.contains("policy SCHED_EXT only"), "{out}");
+}
+
+#[test]
+fn status_as_json_has_all_keys() {
+    let files = [
+        ("state", "enabled\n"),
+        ("root/ops", "stealtime\n"),
+        ("switch_all", "1\n"),
+        ("enable_seq", "3\n"),
+    ];
+    let (status, out, _) = status_with(&files, &["--format", "json"]);
+    assert_eq!(status, Some(0));
+    let expected = serde_json::json!({
+        "state": "enabled", "scheduler": "stealtime", "all_tasks": true, "loads": 3,
+    });
+    let printed: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(printed, expected);
+    let (_, out, _) = status_with(&[("state", "disabled\n")], &["--json"]);
+    let expected = serde_json::json!({
+        "state": "disabled", "scheduler": null, "all_tasks": null, "loads": null,
+    });
+    let printed: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(printed, expected);
 }
 
 #[test]

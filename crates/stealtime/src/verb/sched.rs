@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use stealtime_report::json;
 
+use crate::args::{Form, Format};
 use crate::error::CliError;
 use crate::output;
 
@@ -56,6 +59,9 @@ enum Action {
         /// Read /sys below this directory
         #[arg(long, value_name = "DIR", default_value = "/")]
         root: PathBuf,
+
+        #[command(flatten)]
+        form: Form,
     },
 }
 
@@ -65,9 +71,12 @@ impl Sched {
         match &self.action {
             Action::Load { options } => replace_by_program(options),
             Action::Check => replace_by_program(&["--check".into()]),
-            Action::Status { root } => {
-                let text = status(&root.join("sys/kernel/sched_ext"))?;
-                output::to_stdout(|writer| writer.write_all(text.as_bytes()))
+            Action::Status { root, form } => {
+                let status = Status::read(&root.join("sys/kernel/sched_ext"))?;
+                output::to_stdout(|writer| match form.get() {
+                    Format::Table => writer.write_all(status.text().as_bytes()),
+                    Format::Json => json::write_any(&status, writer),
+                })
             }
         }
     }
@@ -103,34 +112,58 @@ fn find() -> Option<PathBuf> {
 }
 
 /// What `/sys/kernel/sched_ext` says.
-fn status(folder: &Path) -> Result<String, CliError> {
-    let read = |name: &str| {
-        let text = fs::read_to_string(folder.join(name)).ok()?;
-        Some(text.trim().to_owned())
-    };
-    let Some(state) = read("state") else {
-        return Err(CliError::Sched(format!(
-            "{}: this kernel has no sched_ext: use Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT",
-            folder.display()
-        )));
-    };
-    let mut text = match (state.as_str(), read("root/ops")) {
-        ("disabled", _) => {
-            "no sched_ext scheduler is loaded: the kernel's own schedules all tasks\n".to_owned()
-        }
-        (state, Some(name)) => format!("{name} is loaded ({state})\n"),
-        (state, None) => format!("a scheduler is loaded ({state})\n"),
-    };
-    if state != "disabled" {
-        text.push_str(match read("switch_all").as_deref() {
-            Some("0") => "it runs tasks of the policy SCHED_EXT only\n",
-            _ => "it runs all tasks but real-time and deadline ones\n",
+#[derive(Debug, Serialize)]
+struct Status {
+    /// The kernel's word: `disabled`, `enabling`, `enabled` or `disabling`.
+    state: String,
+    /// Name of the loaded scheduler; `None` without one, and where the kernel names none.
+    scheduler: Option<String>,
+    /// Whether it runs all tasks of the fair class, or those of the policy SCHED_EXT only.
+    all_tasks: Option<bool>,
+    /// Schedulers loaded since the start of the kernel.
+    loads: Option<u64>,
+}
+
+impl Status {
+    fn read(folder: &Path) -> Result<Self, CliError> {
+        let read = |name: &str| {
+            let text = fs::read_to_string(folder.join(name)).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let Some(state) = read("state") else {
+            return Err(CliError::Sched(format!(
+                "{}: this kernel has no sched_ext: use Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT",
+                folder.display()
+            )));
+        };
+        let is_loaded = state != "disabled";
+        Ok(Self {
+            scheduler: read("root/ops").filter(|_| is_loaded),
+            all_tasks: is_loaded.then(|| read("switch_all").is_none_or(|flag| flag != "0")),
+            loads: read("enable_seq").and_then(|count| count.parse().ok()),
+            state,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = match (&self.scheduler, self.all_tasks) {
+            (Some(name), _) => format!("{name} is loaded ({})\n", self.state),
+            (None, Some(_)) => format!("a scheduler is loaded ({})\n", self.state),
+            (None, None) => {
+                "no sched_ext scheduler is loaded: the kernel's own schedules all tasks\n"
+                    .to_owned()
+            }
+        };
+        text.push_str(match self.all_tasks {
+            Some(false) => "it runs tasks of the policy SCHED_EXT only\n",
+            Some(true) => "it runs all tasks but real-time and deadline ones\n",
+            None => "",
         });
+        if let Some(loads) = self.loads {
+            text.push_str(&format!(
+                "schedulers loaded since the start of the kernel: {loads}\n"
+            ));
+        }
+        text
     }
-    if let Some(loads) = read("enable_seq") {
-        text.push_str(&format!(
-            "schedulers loaded since the start of the kernel: {loads}\n"
-        ));
-    }
-    Ok(text)
 }
