@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::fair::{Cfs, Features, PickMode, weights};
-pub use stealtime_hypervisor::fair::{Feature, Preempt};
+pub use stealtime_hypervisor::fair::{Feature, Policy, Preempt};
 use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,
 };
-use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts};
+use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
 
 use crate::jitter::jittered;
 use crate::recording::{RecordedTask, Recording, Unstalled};
@@ -135,6 +135,12 @@ pub struct Assumed {
     pub preempt: Option<Preempt>,
     /// Whether wakeups preempt the current task; `None`: as fits best.
     pub wakeups_preempt: Option<bool>,
+    /// Cgroups of several VMs: [`Scripts::shared_groups`].
+    pub shared_groups: Vec<SharedGroup>,
+    /// The one of those that a VM is in, by the VM's index.
+    pub shared_by_vm: BTreeMap<usize, usize>,
+    /// Policies of tasks where they are not SCHED_OTHER, by thread id.
+    pub policies: BTreeMap<i32, Policy>,
     /// CPUs that tasks may use by the host's account, by thread id.
     pub affinity: BTreeMap<i32, Vec<u32>>,
     /// CPUs of vCPUs, by index of the VM and number.
@@ -247,6 +253,8 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             tasks: recording.tasks.iter().map(script).collect(),
             edges: recording.edges,
             groups: groups(recording, assumed),
+            shared_groups: assumed.shared_groups.clone(),
+            shared_by_vm: assumed.shared_by_vm.clone(),
             slice: assumed.slice.unwrap_or(assumed.groups == Some(true)),
             vcpu_groups: assumed.vcpu_groups == Some(true),
             wake_ns: wake,
@@ -334,6 +342,7 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
     ScriptConfig {
         name: task.name.clone(),
         nice: task.nice,
+        policy: assumed.policies.get(&task.tid).copied().unwrap_or_default(),
         first_cpu: match cpus.first() {
             Some(&cpu) if !cpus.contains(&first) => cpu,
             _ => first,

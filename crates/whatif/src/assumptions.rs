@@ -55,6 +55,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         slice(base),
         features(base),
         Some(groups(base)),
+        shared_groups(base),
         Some(format!(
             "{placement} (fits best, unless told; {} moves in {} switches)",
             recording.migrations, recording.switches
@@ -213,6 +214,13 @@ fn groups(base: &Baseline) -> String {
         true => format!("{layout} ({source})"),
         false => format!("{layout} ({source}): {weights}"),
     }
+}
+
+/// Cgroups of several VMs.
+fn shared_groups(base: &Baseline) -> Option<String> {
+    let cgroups = base.facts.snapshot().cgroups.as_ref()?;
+    let text = cgroups.shared_text()?;
+    Some(format!("VMs share cgroups: {text} ({FROM_SNAPSHOT})"))
 }
 
 /// What a VM's cgroup has that is not the default.

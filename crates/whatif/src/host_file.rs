@@ -175,6 +175,7 @@ impl HostFacts {
             balanced: self.balanced,
             placement: self.placement,
             affinity: self.snapshot.affinity.clone(),
+            policies: self.snapshot.policies.clone(),
             wakeups_preempt: self.snapshot.wakeups_preempt,
             ..Assumed::default()
         };
@@ -190,6 +191,8 @@ impl HostFacts {
             },
             slice: Some(cgroups.slice),
             weights: cgroups.weights.clone(),
+            shared_groups: cgroups.shared.clone(),
+            shared_by_vm: cgroups.shared_by_vm.clone(),
             weights_known: true,
             ..assumed
         }

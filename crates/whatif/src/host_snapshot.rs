@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_doctor::present_text;
-use stealtime_host::{Cgroup, Snapshot, Thread, Vm, cpulist};
+use stealtime_host::{Cgroup, Policy, Snapshot, Thread, Vm, cpulist};
 use stealtime_lab::knobs::{self, Setting};
-use stealtime_replay::host::Feature;
+use stealtime_replay::host::{Feature, Policy as FairPolicy};
 use stealtime_simulator::config::Cfs;
+use stealtime_simulator::script::{ScriptGroup, SharedGroup};
 
 use crate::host_file::HostFacts;
 use crate::question::FEATURES;
@@ -46,6 +47,8 @@ pub(crate) struct SnapshotFacts {
     pub(crate) cgroups: Option<Cgroups>,
     /// CPUs that threads may use, by id.
     pub(crate) affinity: BTreeMap<i32, Vec<u32>>,
+    /// Policies of threads where they are SCHED_BATCH or SCHED_IDLE, by id.
+    pub(crate) policies: BTreeMap<i32, FairPolicy>,
     /// Whether wakeups preempt (`WAKEUP_PREEMPTION`).
     pub(crate) wakeups_preempt: Option<bool>,
     /// Names of the settings that are from here.
@@ -65,6 +68,12 @@ pub(crate) struct Cgroups {
     pub(crate) per_vcpu: bool,
     /// They have one parent that is not the root.
     pub(crate) slice: bool,
+    /// Groups of several VMs, if their tree or their settings matter: each after the one above it.
+    pub(crate) shared: Vec<SharedGroup>,
+    /// Paths of those.
+    pub(crate) shared_paths: Vec<String>,
+    /// The one of those that a VM is in.
+    pub(crate) shared_by_vm: BTreeMap<usize, usize>,
     /// `cpu.weight` where it is not 100.
     pub(crate) weights: BTreeMap<usize, u32>,
     /// `cpu.max` where there is a limit: quota and period in ns.
@@ -74,7 +83,8 @@ pub(crate) struct Cgroups {
 /// The cgroups of one VM with the cpu controller, the uppermost first.
 struct OwnCgroups<'s> {
     own: Vec<&'s Cgroup>,
-    parent: Option<&'s Cgroup>,
+    /// Those above, which hold other VMs too or may.
+    shared: Vec<&'s Cgroup>,
     /// Each vCPU is in another one.
     per_vcpu: bool,
     /// Limits of vCPUs' own groups.
@@ -113,6 +123,7 @@ impl HostFacts {
         let vms = vms(snapshot, recorded);
         facts.cgroups = cgroups(snapshot, recorded, &vms, &mut facts.unused);
         facts.affinity = affinity(&vms, recorded);
+        facts.policies = policies(&vms, &mut facts.unused);
         if snapshot.cpu.smt_active == Some(true) {
             let text = "SMT is on: what siblings cost each other is part of the recorded times";
             facts.unused.push(text.to_owned());
@@ -201,15 +212,17 @@ fn cgroups(
         return None;
     }
     let mut found = Cgroups::default();
+    let mut above = Vec::new();
     let mut parents = BTreeSet::new();
     let mut nested = BTreeSet::new();
     for (index, vm) in vms.iter().enumerate() {
-        let groups = own_cgroups((*vm)?, snapshot)?;
+        let mut groups = own_cgroups((*vm)?, snapshot)?;
+        above.push(core::mem::take(&mut groups.shared));
         let Some(top) = groups.own.first() else {
             continue;
         };
         found.own.insert(index);
-        parents.insert(groups.parent.map(|parent| parent.path.as_str()));
+        parents.insert(above[index].last().map(|parent| parent.path.as_str()));
         nested.insert(groups.per_vcpu);
         if let Some(weight) = weight(top).filter(|weight| *weight != 100) {
             found.weights.insert(index, weight);
@@ -229,30 +242,118 @@ fn cgroups(
     if nested.len() > 1 {
         unused.push("vCPUs of some VMs alone have cgroups: replayed as those of all".to_owned());
     }
-    if parents.len() > 1 {
-        let paths = parents.iter().map(|path| path.unwrap_or("/"));
-        unused.push(format!(
-            "cgroups are fitted: VMs are in {}, and a replay has one group above them",
-            paths.collect::<Vec<_>>().join(" and ")
-        ));
-        return None;
-    }
     let parent = parents.first().copied().flatten();
-    found.slice = parent.is_some_and(|path| path != "/");
-    for group in snapshot
-        .cgroups
-        .iter()
-        .filter(|group| parents.contains(&Some(group.path.as_str())))
-    {
-        let is_usual = weight(group).is_none_or(|weight| weight == 100);
-        if group.path != "/" && (!is_usual || limit(group).is_some()) {
-            unused.push(format!(
-                "{}: the weight and the limit of a group of several VMs are not replayed",
-                group.path
-            ));
+    found.slice = parents.len() == 1 && parent.is_some_and(|path| path != "/");
+    found.share(&above, parents.len() > 1, unused);
+    Some(found)
+}
+
+impl Cgroups {
+    /// Adds the groups of several VMs: `above` has those of each VM. VMs under one group with usual settings
+    /// need none ([`Self::slice`]).
+    fn share(&mut self, above: &[Vec<&Cgroup>], is_tree: bool, unused: &mut Vec<String>) {
+        let is_usual = |group: &Cgroup| weight(group).is_none_or(|weight| weight == 100);
+        let mut groups = above.iter().flatten();
+        let has_settings = groups.any(|group| !is_usual(group) || limit(group).is_some());
+        if !is_tree && !has_settings {
+            return;
+        }
+        for (vm, chain) in above.iter().enumerate() {
+            let mut parent = None;
+            for group in chain {
+                let known = self
+                    .shared_paths
+                    .iter()
+                    .position(|path| *path == group.path);
+                let index = known.unwrap_or_else(|| {
+                    self.shared_paths.push(group.path.clone());
+                    self.shared.push(SharedGroup {
+                        parent,
+                        group: ScriptGroup {
+                            cpu_weight: weight(group).unwrap_or(100),
+                            cpu_max_ns: None,
+                        },
+                    });
+                    self.shared.len() - 1
+                });
+                parent = Some(index);
+            }
+            self.shared_by_vm.extend(parent.map(|parent| (vm, parent)));
+        }
+        self.slice = false;
+        self.share_limits(above, unused);
+    }
+
+    /// Groups of several VMs with their settings, as words.
+    pub(crate) fn shared_text(&self) -> Option<String> {
+        let groups = self.shared_paths.iter().zip(&self.shared);
+        let groups = groups.map(|(path, shared)| {
+            let weight = shared.group.cpu_weight;
+            match shared.group.cpu_max_ns {
+                Some((quota, period)) => format!(
+                    "{path} with weight {weight} and cpu.max {} {}",
+                    quota / 1_000,
+                    period / 1_000
+                ),
+                None => format!("{path} with weight {weight}"),
+            }
+        });
+        let groups: Vec<String> = groups.collect();
+        (!groups.is_empty()).then(|| groups.join(", "))
+    }
+
+    /// Adds limits of groups of several VMs. A task is under one limit in a replay.
+    fn share_limits(&mut self, above: &[Vec<&Cgroup>], unused: &mut Vec<String>) {
+        let limited: BTreeMap<&str, (u64, u64)> = above
+            .iter()
+            .flatten()
+            .filter_map(|group| Some((group.path.as_str(), limit(group)?)))
+            .collect();
+        for (path, limit) in &limited {
+            let is_below = |group: &&Cgroup| group.path == *path;
+            let members = above.iter().enumerate();
+            let mut members = members.filter(|(_, chain)| chain.iter().any(is_below));
+            let is_only = members.all(|(vm, chain)| {
+                let limits = chain
+                    .iter()
+                    .filter(|group| limited.contains_key(&*group.path));
+                !self.limits.contains_key(&vm) && limits.count() == 1
+            });
+            let index = self.shared_paths.iter().position(|known| known == path);
+            match index.and_then(|index| self.shared.get_mut(index)) {
+                Some(shared) if is_only => shared.group.cpu_max_ns = Some(*limit),
+                _ => unused.push(format!(
+                    "{path}: cpu.max of a group of several VMs is not replayed, as groups within it have limits \
+                     too"
+                )),
+            }
         }
     }
-    Some(found)
+}
+
+/// Policies of threads that are not SCHED_OTHER. Real-time threads have their priority in the recording, and
+/// no replay has them.
+fn policies(vms: &[Option<&Vm>], unused: &mut Vec<String>) -> BTreeMap<i32, FairPolicy> {
+    let mut policies = BTreeMap::new();
+    let mut beyond = 0_usize;
+    for thread in vms.iter().flatten().flat_map(|vm| &vm.threads) {
+        let policy = match thread.policy {
+            None | Some(Policy::Other) => continue,
+            Some(Policy::Batch) => FairPolicy::Batch,
+            Some(Policy::Idle) => FairPolicy::Idle,
+            Some(Policy::Fifo | Policy::Rr | Policy::Deadline | Policy::Ext) => {
+                beyond += 1;
+                continue;
+            }
+        };
+        policies.insert(thread.tid, policy);
+    }
+    if beyond > 0 {
+        unused.push(format!(
+            "not replayed: {beyond} threads of VMs have real-time, deadline or sched_ext policies"
+        ));
+    }
+    policies
 }
 
 /// The cgroups with the cpu controller that hold this VM alone; `None` if those of a vCPU are unknown.
@@ -296,7 +397,7 @@ fn own_cgroups<'s>(vm: &'s Vm, snapshot: &'s Snapshot) -> Option<OwnCgroups<'s>>
     };
     let own_vcpu = alone.iter().any(is_vcpu);
     Some(OwnCgroups {
-        parent: shared.last().copied(),
+        shared,
         per_vcpu: !single.is_empty() || own_vcpu,
         vcpu_limits: limits.count(),
         own: alone,
@@ -347,4 +448,77 @@ fn affinity(vms: &[Option<&Vm>], recorded: &Recorded) -> BTreeMap<i32, Vec<u32>>
     };
     let threads = vms.iter().flatten().flat_map(|vm| &vm.threads);
     threads.filter_map(cpus_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(path: &str, weight: u64, quota_us: Option<u64>) -> Cgroup {
+        Cgroup {
+            path: path.to_owned(),
+            weight: Some(weight),
+            quota_us,
+            period_us: quota_us.map(|_| 100_000),
+            ..Cgroup::default()
+        }
+    }
+
+    #[test]
+    fn groups_of_several_vms_are_a_tree() {
+        let prod = group("/prod", 300, None);
+        let db = group("/prod/db", 100, Some(50_000));
+        let above = [vec![&prod, &db], vec![&prod], vec![]];
+        let mut found = Cgroups::default();
+        let mut unused = Vec::new();
+        found.share(&above, true, &mut unused);
+        assert_eq!(found.shared_paths, ["/prod", "/prod/db"]);
+        assert_eq!(found.shared[1].parent, Some(0));
+        assert_eq!(found.shared_by_vm, BTreeMap::from([(0, 1), (1, 0)]));
+        let words = "/prod with weight 300, /prod/db with weight 100 and cpu.max 50000 100000";
+        assert_eq!(found.shared_text().as_deref(), Some(words));
+        assert!(unused.is_empty(), "{unused:?}");
+
+        // A VM with a limit of its own is under two.
+        let mut found = Cgroups::default();
+        found.limits.insert(0, (10_000_000, 100_000_000));
+        found.share(&above, true, &mut unused);
+        assert_eq!(found.shared[1].group.cpu_max_ns, None);
+        assert!(unused[0].starts_with("/prod/db: cpu.max"), "{unused:?}");
+    }
+
+    #[test]
+    fn one_usual_group_above_all_vms_is_a_slice() {
+        let slice = group("/machine.slice", 100, None);
+        let mut found = Cgroups {
+            slice: true,
+            ..Cgroups::default()
+        };
+        found.share(&[vec![&slice], vec![&slice]], false, &mut Vec::new());
+        assert!(found.slice && found.shared.is_empty());
+    }
+
+    #[test]
+    fn policies_of_the_fair_class_are_replayed() {
+        let thread = |tid, policy| Thread {
+            tid,
+            policy: Some(policy),
+            ..Thread::default()
+        };
+        let threads = vec![
+            thread(1, Policy::Other),
+            thread(2, Policy::Batch),
+            thread(3, Policy::Idle),
+            thread(4, Policy::Fifo),
+        ];
+        let vm = Vm {
+            threads,
+            ..Vm::default()
+        };
+        let mut unused = Vec::new();
+        let policies = policies(&[Some(&vm), None], &mut unused);
+        let expected = [(2, FairPolicy::Batch), (3, FairPolicy::Idle)];
+        assert_eq!(policies, BTreeMap::from(expected));
+        assert!(unused[0].contains("1 threads"), "{unused:?}");
+    }
 }

@@ -4,12 +4,13 @@ use serde::Serialize;
 
 use crate::baseline::Baseline;
 use crate::fit::SNAPSHOT;
+use crate::host_snapshot::Cgroups;
 use crate::preempt::PREEMPT;
 
 /// A fact of the recorded host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// A knob, a dimension of the fit, or `affinity`.
+    /// A knob, a dimension of the fit, `affinity`, `policies` or `shared_cgroups`.
     pub fact: String,
     /// Its value.
     pub value: String,
@@ -40,6 +41,22 @@ pub(crate) fn facts(base: &Baseline) -> Vec<Fact> {
             source: SNAPSHOT,
         });
     }
+    if !snapshot.policies.is_empty() {
+        facts.push(Fact {
+            fact: "policies".to_owned(),
+            value: format!(
+                "{} threads of VMs are SCHED_BATCH or SCHED_IDLE",
+                snapshot.policies.len()
+            ),
+            source: SNAPSHOT,
+        });
+    }
+    let cgroups = snapshot.cgroups.as_ref();
+    facts.extend(cgroups.and_then(Cgroups::shared_text).map(|value| Fact {
+        fact: "shared_cgroups".to_owned(),
+        value,
+        source: SNAPSHOT,
+    }));
     let dimensions = base.fit.dimensions.iter();
     facts.extend(dimensions.filter_map(|row| {
         Some(Fact {

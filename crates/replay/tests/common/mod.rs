@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use stealtime_analysis::{Analysis, Answers, Options};
 use stealtime_events::{Event, Names};
+use stealtime_hypervisor::fair::Policy;
 use stealtime_replay::fit::fit;
 use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::{Errors, Times, recorded};
@@ -36,6 +37,7 @@ pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
     ScriptConfig {
         name: format!("CPU {number}/KVM"),
         nice: 0,
+        policy: Policy::Normal,
         cpus: Vec::new(),
         first_cpu: number,
         starts_ns: 0,

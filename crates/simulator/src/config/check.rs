@@ -161,8 +161,16 @@ impl Config {
             self.check_cpus(&format!("script.{n}.first_cpu"), &[script.first_cpu])?;
             check_nice(&format!("script.{n}.nice"), script.nice)?;
         }
-        for (n, group) in self.scripts.groups.iter().enumerate() {
-            let Some(group) = group else { continue };
+        let shared = self.scripts.shared_groups.iter().enumerate();
+        for (n, shared) in shared.clone() {
+            if shared.parent.is_some_and(|parent| parent >= n) {
+                let message = "the group above comes first".to_owned();
+                return wrong(format!("script.shared_group.{n}.parent"), message);
+            }
+        }
+        let groups = self.scripts.groups.iter().enumerate();
+        let groups = groups.filter_map(|(n, group)| Some((n, group.as_ref()?)));
+        for (n, group) in groups.chain(shared.map(|(n, shared)| (n, &shared.group))) {
             let (weight, maximum) = (group.cpu_weight.into(), ScriptGroup::MOST_WEIGHT.into());
             range(&format!("script.group.{n}.cpu_weight"), weight, 1, maximum)?;
             if let Some((quota_ns, period_ns)) = group.cpu_max_ns {

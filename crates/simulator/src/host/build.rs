@@ -164,6 +164,18 @@ pub(crate) fn add_task(
         nice,
         ..Attr::default()
     };
+    add_task_with(host, name, group, attr, allowed, process)
+}
+
+/// Adds a task with these attributes.
+pub(crate) fn add_task_with(
+    host: &mut Host<'_>,
+    name: &str,
+    group: Option<GroupId>,
+    attr: Attr,
+    allowed: CpuSet,
+    process: Option<Tid>,
+) -> Sim<TaskNr> {
     let fair = host.fair.create_task(attr, group)?;
     let tid = host.next_tid();
     let name = host.out.name_task(name, process.unwrap_or(tid));
@@ -181,7 +193,7 @@ pub(crate) fn add_task(
         body: Body::Vcpu(VcpuNr(u32::MAX)),
         kept: false,
         goes_to: NOWHERE,
-        prio: 120 + i16::from(nice),
+        prio: 120 + i16::from(attr.nice),
         books: TaskBooks::default(),
         poll_phase_ns: NO_POLL,
         polls: 0,

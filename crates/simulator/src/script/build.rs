@@ -1,9 +1,9 @@
 //! Making the tasks that run scripts.
 
 use stealtime_hypervisor::fair::weights::shares_of_cpu_weight;
-use stealtime_hypervisor::fair::{GroupId, Preempt};
+use stealtime_hypervisor::fair::{Attr, GroupId, Preempt};
 
-use super::{Moves, ScriptRunner, ScriptTask, Scripts, expect_tick};
+use super::{Moves, ScriptGroup, ScriptRunner, ScriptTask, Scripts, expect_tick};
 use crate::fault::Sim;
 use crate::host::{Body, Callback, CpuSet, Host, Message, bandwidth, build as host_build};
 use crate::ids::CpuNr;
@@ -37,7 +37,12 @@ pub(crate) fn add_tasks(runner: &mut ScriptRunner, host: &mut Host<'_>) -> Sim {
         } else {
             CpuSet::of(&config.cpus)
         };
-        let task = host_build::add_task(host, &config.name, group, config.nice, allowed, None)?;
+        let attr = Attr {
+            policy: config.policy,
+            nice: config.nice,
+            ..Attr::default()
+        };
+        let task = host_build::add_task_with(host, &config.name, group, attr, allowed, None)?;
         let timer = host.add_timer(Callback::Script(task));
         host.set_bandwidth(task, vm_groups.limit);
         if config.moves != Moves::Scheduler {
@@ -73,18 +78,27 @@ fn add_groups(host: &mut Host<'_>, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> 
         true => Some(host.create_group(None)?),
         false => None,
     };
+    let mut shared: Vec<ScriptGroups> = Vec::new();
+    for config in &scripts.shared_groups {
+        let above = config.parent.and_then(|parent| shared.get(parent));
+        let above = above.copied().unwrap_or_default();
+        let (group, limit) = add_group(host, above.others, &config.group)?;
+        shared.push(ScriptGroups {
+            vcpus: Some(group),
+            others: Some(group),
+            limit: limit.or(above.limit),
+        });
+    }
     let mut groups = Vec::new();
-    for config in &scripts.groups {
+    for (vm, config) in scripts.groups.iter().enumerate() {
+        let above = scripts.shared_by_vm.get(&vm);
+        let above = above.and_then(|&index| shared.get(index)).copied();
+        let above = above.unwrap_or_default();
         let Some(config) = config else {
-            groups.push(ScriptGroups::default());
+            groups.push(above);
             continue;
         };
-        let group = host.create_group(slice)?;
-        let shares = shares_of_cpu_weight(u64::from(config.cpu_weight));
-        host.set_shares(group, shares)?;
-        let limit = config
-            .cpu_max_ns
-            .map(|(quota, period)| bandwidth::limit(host, group, quota, period));
+        let (group, limit) = add_group(host, above.others.or(slice), config)?;
         let (mut vcpus, mut rest) = (group, group);
         if scripts.vcpu_groups {
             vcpus = host.create_group(Some(group))?;
@@ -93,8 +107,22 @@ fn add_groups(host: &mut Host<'_>, scripts: &Scripts) -> Sim<Vec<ScriptGroups>> 
         groups.push(ScriptGroups {
             vcpus: Some(vcpus),
             others: Some(rest),
-            limit,
+            limit: limit.or(above.limit),
         });
     }
     Ok(groups)
+}
+
+/// A cgroup under another one or the root, and its limit.
+fn add_group(
+    host: &mut Host<'_>,
+    parent: Option<GroupId>,
+    config: &ScriptGroup,
+) -> Sim<(GroupId, Option<u32>)> {
+    let group = host.create_group(parent)?;
+    let shares = shares_of_cpu_weight(u64::from(config.cpu_weight));
+    host.set_shares(group, shares)?;
+    let limit = config.cpu_max_ns;
+    let limit = limit.map(|(quota, period)| bandwidth::limit(host, group, quota, period));
+    Ok((group, limit))
 }

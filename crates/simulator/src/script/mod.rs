@@ -16,7 +16,10 @@ mod ticks;
 mod work;
 mod yields;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use stealtime_hypervisor::fair::Policy;
 
 use crate::ids::{CpuNr, Number};
 
@@ -166,6 +169,8 @@ pub struct ScriptConfig {
     pub name: String,
     /// Nice value, [-20, 19].
     pub nice: i8,
+    /// Its policy.
+    pub policy: Policy,
     /// CPUs that it may run on; empty for all.
     pub cpus: Vec<u32>,
     /// Where it is when it begins.
@@ -213,6 +218,10 @@ pub struct Scripts {
     pub edges: u32,
     /// The cgroup of each VM, by its number; a VM without one competes task by task.
     pub groups: Vec<Option<ScriptGroup>>,
+    /// Cgroups of several VMs, each after the one above it.
+    pub shared_groups: Vec<SharedGroup>,
+    /// The one of [`Self::shared_groups`] that a VM is in, by the VM's number.
+    pub shared_by_vm: BTreeMap<usize, usize>,
     /// The VMs' cgroups are under one parent, machine.slice, as libvirt has them.
     pub slice: bool,
     /// In a VM's cgroup there is one for each vCPU and one for its other threads, as libvirt lays them out.
@@ -293,6 +302,15 @@ impl Gaps {
         let last = next.checked_sub(1).and_then(|last| self.0.get(last));
         last.is_some_and(|gap| time_ns < gap.1)
     }
+}
+
+/// A cgroup of several VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedGroup {
+    /// Index of the one above it; `None` under the root.
+    pub parent: Option<usize>,
+    /// Its settings. Its limit is that of VMs without one of their own.
+    pub group: ScriptGroup,
 }
 
 /// The cgroup of a VM.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use stealtime_events::{Context, Event, Kind};
-use stealtime_hypervisor::fair::{Feature, Features, Preempt};
+use stealtime_hypervisor::fair::{Feature, Features, Policy, Preempt};
 
 use super::{
     Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,
@@ -10,6 +10,7 @@ use super::{
 use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
 
+mod groups;
 mod late;
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
@@ -23,6 +24,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
         .map(|(n, steps)| ScriptConfig {
             name: format!("script{n}"),
             nice: 0,
+            policy: Policy::Normal,
             cpus: Vec::new(),
             first_cpu: n as u32 % cpus,
             starts_ns: 0,
