@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stealtime_analysis::Answers;
-use stealtime_analysis::answers::Finding;
+use stealtime_analysis::answers::{Finding, VcpuTime};
 use stealtime_doctor::{
     Change, Diagnosis, diagnose, limit, more_weight, own_cpus, present_text, vendor,
 };
@@ -49,6 +49,10 @@ enum Knob {
     /// A setting that is no knob.
     Other,
 }
+
+/// Sleep of a VM, in per mille of its vCPUs' time, from which on its demand has an end. Below that a VM
+/// computes for as long as it may, and takes what others need.
+const SLEEPS_PER_MILLE: u128 = 50;
 
 /// Waiting of a VM, in per mille, from which on one cause is most of it.
 const MOST_PER_MILLE: u128 = 500;
@@ -163,7 +167,7 @@ impl Case<'_> {
     }
 
     /// More weight for a VM that mostly waits for vCPUs of another one, which waits less. The other way
-    /// round the same finding would take the time back.
+    /// round the same finding would take the time back. A VM that never sleeps has no end of its demand.
     fn weight(&self) -> Option<Change> {
         let vm = self.finding.vm.as_str();
         let rows = || self.answers.ready.iter().filter(|row| row.vm == vm);
@@ -181,18 +185,28 @@ impl Case<'_> {
             return None;
         }
         let waits_more = self.waited_per_mille(vm) > self.waited_per_mille(rival);
-        (is_most && waits_more)
+        let sleeps = self.per_mille(vm, |vcpu| vcpu.halt_ns) >= SLEEPS_PER_MILLE;
+        (is_most && waits_more && sleeps)
             .then(|| more_weight(self.vm(vm)?, self.vm(rival)?, self.snapshot))?
     }
 
     /// Waiting of a VM for CPUs in per mille of its vCPUs' time.
     fn waited_per_mille(&self, vm: &str) -> u128 {
+        self.per_mille(vm, |vcpu| {
+            vcpu.preempted_ns.saturating_add(vcpu.wake_wait_ns)
+        })
+    }
+
+    /// A part of a VM's time in per mille of its vCPUs' time.
+    fn per_mille(&self, vm: &str, part_ns: impl Fn(&VcpuTime) -> u64) -> u128 {
         let vcpus = self.answers.vcpus.iter().filter(|vcpu| vcpu.vm == vm);
-        let (waited, lived) = vcpus.fold((0_u128, 0_u128), |sum, vcpu| {
-            let waited = vcpu.preempted_ns.saturating_add(vcpu.wake_wait_ns);
-            (sum.0 + u128::from(waited), sum.1 + u128::from(vcpu.span_ns))
+        let (part, lived) = vcpus.fold((0_u128, 0_u128), |sum, vcpu| {
+            (
+                sum.0 + u128::from(part_ns(vcpu)),
+                sum.1 + u128::from(vcpu.span_ns),
+            )
         });
-        waited * 1000 / lived.max(1)
+        part * 1000 / lived.max(1)
     }
 
     /// CPUs of its own for a VM that waits for itself. Its yields do not help where its vCPUs, of which
@@ -225,6 +239,9 @@ fn no_limit(snapshot: &Snapshot, vm: &str) -> Option<Change> {
 
 #[cfg(test)]
 mod tests {
+    use stealtime_analysis::answers::Ready;
+    use stealtime_host::Cgroup;
+
     use super::*;
 
     #[test]
@@ -258,5 +275,56 @@ mod tests {
         let kvm = snapshot.kvm.modules.entry("kvm".to_owned()).or_default();
         kvm.insert("halt_poll_ns".to_owned(), "50000".to_owned());
         assert!(remedies(&answers, Some(&snapshot))[0].changes.is_empty());
+    }
+
+    #[test]
+    fn weight_is_offered_to_a_vm_that_sleeps_and_waits_more() {
+        let vcpu = |vm: &str, preempted_ns, halt_ns| VcpuTime {
+            vm: vm.to_owned(),
+            span_ns: 1000,
+            preempted_ns,
+            halt_ns,
+            ..VcpuTime::default()
+        };
+        let answers = |sleeps_ns| Answers {
+            vcpus: vec![vcpu("web", 300, sleeps_ns), vcpu("batch", 200, 0)],
+            ready: vec![Ready {
+                vm: "web".to_owned(),
+                cause: "vcpu_other_vm".to_owned(),
+                who: "batch".to_owned(),
+                ns: 300,
+                ..Ready::default()
+            }],
+            findings: vec![Finding {
+                id: "steal".to_owned(),
+                vm: "web".to_owned(),
+                vm_guessed: false,
+                what: String::new(),
+                evidence: String::new(),
+                next: String::new(),
+            }],
+            ..Answers::default()
+        };
+        let vm = |name: &str| Vm {
+            name: name.to_owned(),
+            cgroup: Some(format!("/{name}")),
+            ..Vm::default()
+        };
+        let group = |path: &str| Cgroup {
+            path: path.to_owned(),
+            weight: Some(100),
+            ..Cgroup::default()
+        };
+        let snapshot = Snapshot {
+            vms: vec![vm("web"), vm("batch")],
+            cgroups: vec![group("/web"), group("/batch")],
+            ..Snapshot::default()
+        };
+        let sleeps = remedies(&answers(60), Some(&snapshot));
+        // The default of a snapshot is cgroup v1.
+        let set = "echo 3072 > /sys/fs/cgroup/web/cpu.shares";
+        assert_eq!(sleeps[0].changes[0].set, [set]);
+        // It computes for as long as it may.
+        assert!(remedies(&answers(40), Some(&snapshot)).is_empty());
     }
 }
