@@ -58,7 +58,7 @@ impl Change {
             change,
             acts: Some(step.acts.to_string()),
             needs_kernel: step.needs_kernel(),
-            note: step.note.to_owned(),
+            note: step.note_for(&steps).to_owned(),
             ..Self::default()
         }
         .with_steps(steps)

@@ -185,6 +185,10 @@ impl fmt::Display for Acts {
     }
 }
 
+/// The feature that no released kernel has, and what a reader has to know of it.
+const UNMERGED_FEATURE: &str = "YIELD_TO_LAG_CREDIT";
+const UNMERGED: &str = "YIELD_TO_LAG_CREDIT is of a series of patches that is not merged";
+
 /// How files and options write values.
 #[derive(Clone, Copy, Debug)]
 enum Spelling {
@@ -261,7 +265,7 @@ impl HostSetting {
             method: Method::Write(locations),
             undo: None,
             acts: Acts::AtOnce,
-            note: "YIELD_TO_LAG_CREDIT is of a series of patches that is not merged",
+            note: UNMERGED,
             spelling: Spelling::Features,
         })
     }
@@ -375,6 +379,16 @@ impl Step {
         match self.spelling {
             Spelling::Text(spell) => spell(value),
             Spelling::Features => plain(value),
+        }
+    }
+
+    /// The note for these steps: that of a feature only where they name it.
+    #[must_use]
+    pub fn note_for(&self, steps: &Steps) -> &'static str {
+        let is_named = || steps.set.iter().any(|set| set.contains(UNMERGED_FEATURE));
+        match self.spelling {
+            Spelling::Features if !is_named() => "",
+            Spelling::Features | Spelling::Text(_) => self.note,
         }
     }
 
