@@ -7,7 +7,7 @@ use stealtime_simulator::script::{Late, Step, Then};
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Latency, late_since};
-use crate::recording::{Begins, RecordedTask, Recording, Unseen, Unstalled};
+use crate::recording::{Begins, RecordedTask, Recording, Unseen, WithoutStalls};
 use crate::scripts::Scripts;
 use crate::task::{SleepCosts, Task};
 use crate::timers::settle_timed;
@@ -21,9 +21,9 @@ impl Scripts {
         let tick_late = self.late(|cpu| &cpu.tick_late, 0);
         let idle_late = self.late(|cpu| &cpu.idle_late, counted_ns);
         let idle_called = self.late(|cpu| &cpu.idle_called, counted_ns);
-        let unstalled = Unstalled {
-            late: self.unstalled(|cpu| &cpu.late),
-            tick_late: self.unstalled(|cpu| &cpu.tick_late),
+        let without_stalls = WithoutStalls {
+            late: self.without_stalls(|cpu| &cpu.late),
+            tick_late: self.without_stalls(|cpu| &cpu.tick_late),
             idle_called: self.late(|cpu| &cpu.first_called, counted_ns),
         };
         let poll_called = self.late(|cpu| &cpu.poll_called, 0);
@@ -72,7 +72,7 @@ impl Scripts {
             tick_late,
             idle_late,
             idle_called,
-            unstalled,
+            without_stalls,
             poll_called,
             is_lossy: self.is_lossy,
             gaps,
@@ -98,7 +98,7 @@ impl Scripts {
     }
 
     /// Latencies of each CPU without stalls, in ns.
-    fn unstalled(&self, latencies: fn(&Cpu) -> &[Latency]) -> Vec<Late> {
+    fn without_stalls(&self, latencies: fn(&Cpu) -> &[Latency]) -> Vec<Late> {
         let late = |cpu| {
             let latencies = latencies(cpu).iter();
             let rest: Vec<Latency> = latencies.map(|latency| latency.without_stall()).collect();

@@ -13,7 +13,7 @@ use stealtime_simulator::config::{
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
 
 use crate::jitter::jittered;
-use crate::recording::{RecordedTask, Recording, Unstalled};
+use crate::recording::{RecordedTask, Recording, WithoutStalls};
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
@@ -230,7 +230,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
         migrates,
     };
     let script = |task| script(task, affinity, seed);
-    let Unstalled {
+    let WithoutStalls {
         late,
         tick_late,
         idle_called,
@@ -281,10 +281,10 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
 }
 
 /// Latencies of CPUs, without those that their tasks' stalls explain if these stall.
-fn latencies(recording: &Recording, stalls: bool) -> Unstalled {
+fn latencies(recording: &Recording, stalls: bool) -> WithoutStalls {
     match stalls {
-        true => recording.unstalled.clone(),
-        false => Unstalled {
+        true => recording.without_stalls.clone(),
+        false => WithoutStalls {
             late: recording.late.clone(),
             tick_late: recording.tick_late.clone(),
             idle_called: recording.idle_called.clone(),

@@ -90,7 +90,7 @@ pub struct RecordedTask {
 
 /// Latencies of CPUs beyond stalls of their tasks ([`RecordedTask::stalls`]), by CPU, in ns.
 #[derive(Clone, Debug, Default)]
-pub struct Unstalled {
+pub struct WithoutStalls {
     /// As [`Recording::late`].
     pub late: Vec<Late>,
     /// As [`Recording::tick_late`].
@@ -139,7 +139,7 @@ pub struct Recording {
     /// The same of wakeups by other CPUs.
     pub idle_called: Vec<Late>,
     /// The same, if lateness that stalls explain is the tasks'.
-    pub unstalled: Unstalled,
+    pub without_stalls: WithoutStalls,
     /// How long polls in halts went on when another CPU had ended them, by CPU, in ns.
     pub poll_called: Vec<Late>,
     /// Events were lost, so that not all is known that tasks did, nor where.
