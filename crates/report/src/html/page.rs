@@ -12,6 +12,8 @@ use super::{Chart, Mark, Table};
 use crate::escape;
 
 const TEMPLATE: &str = include_str!("../../assets/page.html");
+/// Commands of a lead or a recipe, from `steps`.
+const STEPS: &str = include_str!("../../assets/steps.html");
 const STYLE: &str = include_str!("../../assets/page.css");
 const SCRIPT: &str = include_str!("../../assets/page.js");
 const CHARTS: &str = include_str!("../../assets/charts.min.js");
@@ -229,6 +231,9 @@ impl Page {
             .lstrip_blocks(true)
             .keep_trailing_newline(true);
         environment.set_syntax(syntax.build().map_err(io::Error::other)?);
+        environment
+            .add_template("steps", STEPS)
+            .map_err(io::Error::other)?;
         let data = data(&self.charts)?;
         let page = environment
             .render_str(
