@@ -310,9 +310,9 @@ impl Cgroups {
             .filter_map(|group| Some((group.path.as_str(), limit(group)?)))
             .collect();
         for (path, limit) in &limited {
-            let is_below = |group: &&Cgroup| group.path == *path;
             let members = above.iter().enumerate();
-            let mut members = members.filter(|(_, chain)| chain.iter().any(is_below));
+            let mut members =
+                members.filter(|(_, chain)| chain.iter().any(|group| group.path == *path));
             let is_only = members.all(|(vm, chain)| {
                 let limits = chain
                     .iter()
