@@ -14,6 +14,8 @@ mod json_page;
 mod names;
 mod pages;
 mod recording;
+#[path = "../../../tests/recordings.rs"]
+mod recordings;
 mod references;
 mod remedies;
 mod report;

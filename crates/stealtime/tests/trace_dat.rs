@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::references::repeats;
+use crate::recordings::one_of_each_series;
 
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
 
@@ -20,29 +20,10 @@ const CONTAINER: [&str; 4] = ["path", "format", "compression", "notes"];
 /// a trace.dat these threads are vCPUs a little later.
 const NAMED_BY_PERF: [&str; 1] = ["pvmhost-ticketlock-oneshot"];
 
-/// The recordings below a directory, one of each series, in the order of their paths.
-fn recordings(dir: &Path, found: &mut Vec<PathBuf>) {
-    let entries = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    let paths = entries.map(|entry| entry.expect("readable").path());
-    let mut paths: Vec<_> = paths.collect();
-    paths.sort();
-    for path in paths {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() {
-            if !repeats(&path) {
-                recordings(&path, found);
-            }
-        } else if ["trace.dat", "perf.data", "trace.txt"].contains(&name.trim_end_matches(".zst")) {
-            found.push(path);
-        }
-    }
-}
-
 fn all() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    recordings(SMALL.as_ref(), &mut found);
+    let mut found = one_of_each_series(SMALL.as_ref());
     if let Some(further) = std::env::var_os("STEALTIME_TRACES") {
-        recordings(further.as_ref(), &mut found);
+        found.extend(one_of_each_series(further.as_ref()));
     }
     assert!(found.len() >= 6, "{found:?}");
     found

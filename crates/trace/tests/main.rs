@@ -3,6 +3,8 @@
 mod common;
 mod perf;
 mod perf_damage;
+#[path = "../../../tests/recordings.rs"]
+mod recordings;
 mod text;
 mod trace_dat;
 mod trace_dat_damage;

@@ -8,6 +8,7 @@ use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version};
 use stealtime_trace::{EventSource, Options as ReadOptions, open, open_read};
 
 use crate::common;
+use crate::recordings::one_of_each_series;
 
 /// Time, CPU, task, context, and what happened with its names spelled out.
 type Spelled = (u64, u16, i32, u8, String);
@@ -73,27 +74,10 @@ fn compressed() -> Options {
     }
 }
 
-fn recordings(dir: &Path, found: &mut Vec<PathBuf>) {
-    let entries = std::fs::read_dir(dir).expect("readable");
-    let mut paths: Vec<_> = entries
-        .map(|entry| entry.expect("readable").path())
-        .collect();
-    paths.sort();
-    for path in paths {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() {
-            recordings(&path, found);
-        } else if ["trace.dat", "perf.data", "trace.txt"].contains(&name.trim_end_matches(".zst")) {
-            found.push(path);
-        }
-    }
-}
-
 fn assert_every_event_is_there_again(options: fn() -> Options) {
     let root =
         std::env::var_os("STEALTIME_TRACES").map_or_else(|| common::SMALL.into(), PathBuf::from);
-    let mut found = Vec::new();
-    recordings(&root, &mut found);
+    let found = one_of_each_series(&root);
     assert!(found.len() >= 6, "{found:?}");
     for path in found {
         let mut source = open(&path).expect("a good file");

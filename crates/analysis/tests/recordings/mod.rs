@@ -10,6 +10,8 @@
 mod common;
 mod grouping;
 mod parts;
+#[path = "../../../../tests/recordings.rs"]
+mod paths;
 mod perf;
 mod sample;
 mod summaries;

@@ -2,27 +2,15 @@
 //! also where events were lost.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use stealtime_analysis::{Answers, Options, Selection};
 
 use super::common::{answers, check, traces};
+use super::paths::one_of_each_series;
 
 /// Sums that parts must make, by what they are of.
 type Sums = BTreeMap<String, u64>;
-
-/// Every recording of a folder and of those below it.
-fn recordings(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy();
-        if path.is_dir() {
-            recordings(&path, found);
-        } else if name.starts_with("trace.") || name.starts_with("perf.data") {
-            found.push(path);
-        }
-    }
-}
 
 fn add(sums: &mut Sums, answers: &Answers) {
     let mut add = |key: String, value: u64| *sums.entry(key).or_default() += value;
@@ -74,8 +62,7 @@ fn of(path: &Path, parts: Vec<Selection>) -> Sums {
 #[test]
 fn parts_make_the_whole() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
-    let mut paths = Vec::new();
-    recordings(&traces().unwrap_or(sample), &mut paths);
+    let paths = one_of_each_series(&traces().unwrap_or(sample));
     assert!(!paths.is_empty());
     for path in paths {
         let whole = answers(&path, Options::default());

@@ -60,15 +60,6 @@ pub fn recordings() -> Vec<Recording> {
     found
 }
 
-/// Of a series on one kernel, the steps and pairs after the first have the same events and clock.
-pub fn repeats(folder: &Path) -> bool {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let step = name
-        .strip_prefix("step")
-        .is_some_and(|number| number != "1");
-    step || ["A2", "B1", "B2"].contains(&&*name)
-}
-
 fn walk(dir: &Path, found: &mut Vec<Recording>) {
     let entries = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let mut paths: Vec<_> = entries

@@ -2,12 +2,13 @@
 
 use serde_json::Value;
 
-use super::{Recording, recordings, repeats};
+use super::{Recording, recordings};
+use crate::recordings::repeats;
 
 /// One recording of each series.
 fn kinds() -> impl Iterator<Item = Recording> {
     let mut found = recordings();
-    found.retain(|recording| !recording.file.parent().is_some_and(repeats));
+    found.retain(|recording| !recording.file.ancestors().skip(1).take(2).any(repeats));
     found.into_iter()
 }
 
