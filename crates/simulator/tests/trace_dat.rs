@@ -36,11 +36,11 @@ fn file(sink: &Collected) -> TraceDat {
         cpus: sink.cpus,
         ..write::Options::default()
     };
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("good options");
+    let mut writer = TraceDatWriter::new(options).expect("good options");
     for event in &sink.events {
         writer.push(event, &sink.names).expect("room");
     }
-    let stats = writer.finish().expect("memory");
+    let stats = writer.finish(&mut file).expect("memory");
     assert_eq!(stats.out_of_order, 0);
     let len = file.len() as u64;
     TraceDat::new(Box::new(file), "simulated", len).expect("a good file")

@@ -52,12 +52,12 @@ fn write(
 ) -> Result<Stats, Box<dyn std::error::Error>> {
     let first = events.first().map_or(0, |event| event.time_ns);
     let span = events.last().map_or(0, |event| event.time_ns - first) + 1;
-    let mut writer = TraceDatWriter::new(io::sink(), options)?;
+    let mut writer = TraceDatWriter::new(options)?;
     for round in 0..times {
         for event in events {
             let time_ns = event.time_ns + round * span;
             writer.push(&Event { time_ns, ..*event }, source.names())?;
         }
     }
-    Ok(writer.finish()?)
+    Ok(writer.finish(&mut io::sink())?)
 }

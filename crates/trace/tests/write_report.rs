@@ -31,11 +31,11 @@ fn report(events: &[Event], names: &NameTable) -> Option<Vec<u8>> {
         },
         ..Options::default()
     };
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("good options");
+    let mut writer = TraceDatWriter::new(options).expect("good options");
     for event in events {
         writer.push(event, names).expect("room");
     }
-    writer.finish().expect("room");
+    writer.finish(&mut file).expect("room");
     let mut command = Command::new("trace-cmd");
     let command = command.args(["report", "-t", "-l", "-i"]).arg(&path);
     let output = command.output().expect("trace-cmd runs");

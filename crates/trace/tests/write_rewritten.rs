@@ -40,7 +40,7 @@ fn plain(name: &str) -> String {
 /// What a source has, in the order of time and CPUs, and the same of what was written of it.
 fn rewritten(source: &mut dyn EventSource, options: Options) -> [Vec<Spelled>; 2] {
     let mut file = Vec::new();
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("good options");
+    let mut writer = TraceDatWriter::new(options).expect("good options");
     let mut before = Vec::new();
     // A damaged file may end in an error: what came before it is written.
     while let Ok(Some(event)) = source.next_event() {
@@ -50,7 +50,7 @@ fn rewritten(source: &mut dyn EventSource, options: Options) -> [Vec<Spelled>; 2
         }
     }
     writer.describe(source.info());
-    writer.finish().expect("memory");
+    writer.finish(&mut file).expect("memory");
     let mut again = common::open(file).expect("a good file");
     let mut after = Vec::new();
     while let Some(event) = again.next_event().expect("no error") {

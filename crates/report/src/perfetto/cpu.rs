@@ -1,6 +1,6 @@
 //! A host CPU's track: the task that runs, and within it the interrupts that it takes.
 
-use std::io::{self, Write};
+use std::io;
 
 use stealtime_events::{Kind, Names, Tid};
 use stealtime_track::Loss;
@@ -29,9 +29,9 @@ impl Cpu {
     }
 
     /// From now on this task runs. The idle task has no slice.
-    pub(super) fn run<W: Write>(
+    pub(super) fn run(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         tid: Tid,
         name: Name,
@@ -49,9 +49,9 @@ impl Cpu {
     }
 
     /// An interrupt, softirq, timer or function call begins or ends.
-    pub(super) fn work<W: Write>(
+    pub(super) fn work(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         kind: &Kind,
         names: &dyn Names,
@@ -75,7 +75,7 @@ impl Cpu {
     }
 
     /// Events were lost: nothing is known from the last event until the loss shows.
-    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
+    pub(super) fn lost(&mut self, sink: &mut Sink<'_>, loss: &Loss) -> io::Result<()> {
         let begin = match loss.since {
             0 => loss.time,
             since => since,
@@ -87,7 +87,7 @@ impl Cpu {
     }
 
     /// The end of the window or of the trace.
-    pub(super) fn finish<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
+    pub(super) fn finish(&mut self, sink: &mut Sink<'_>, time: u64) -> io::Result<()> {
         self.stack.close_to(sink, time, 0)
     }
 
@@ -97,14 +97,14 @@ impl Cpu {
     }
 
     /// The beginning of the window.
-    pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn reopen(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         self.stack.reopen(sink)
     }
 }
 
 /// A slice over a gap in what is known; `count` is 0 where the number of events is unknown.
-pub(super) fn lost_slice<W: Write>(
-    sink: &mut Sink<W>,
+pub(super) fn lost_slice(
+    sink: &mut Sink<'_>,
     gap: Period,
     stack: &Stack,
     count: u64,

@@ -1,7 +1,7 @@
 //! The observer that draws: what the tracker reports goes to the tracks that it belongs to.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 
 use stealtime_events::{Event, Kind, Names, Tid};
 use stealtime_track::{
@@ -18,9 +18,8 @@ use super::vcpu::Vcpu;
 use super::{Options, kvm};
 
 /// All tracks of a run, and the state that their open slices need.
-#[derive(Debug)]
-pub(super) struct Drawing<W> {
-    pub(super) sink: Sink<W>,
+pub(super) struct Drawing<'w> {
+    pub(super) sink: Sink<'w>,
     /// Perfetto's own tracks; `None` for later runs of a file, which has them once.
     sched: Option<Sched>,
     /// CPUs with tracks that are written; empty: all.
@@ -43,10 +42,10 @@ pub(super) struct Drawing<W> {
     result: io::Result<()>,
 }
 
-impl<W: Write> Drawing<W> {
+impl<'w> Drawing<'w> {
     /// No event was drawn yet.
     pub(super) fn new(
-        sink: Sink<W>,
+        sink: Sink<'w>,
         roster: Roster,
         options: &Options,
         has_switches: bool,
@@ -206,7 +205,7 @@ impl<W: Write> Drawing<W> {
     fn draw(
         &mut self,
         vcpu: VcpuIndex,
-        draw: impl FnOnce(&mut Vcpu, &mut Sink<W>) -> io::Result<()>,
+        draw: impl FnOnce(&mut Vcpu, &mut Sink<'_>) -> io::Result<()>,
     ) {
         if let Some(row) = self.row(vcpu) {
             let drawn = self.draw_row(row, draw);
@@ -218,7 +217,7 @@ impl<W: Write> Drawing<W> {
     pub(super) fn draw_row(
         &mut self,
         row: u32,
-        draw: impl FnOnce(&mut Vcpu, &mut Sink<W>) -> io::Result<()>,
+        draw: impl FnOnce(&mut Vcpu, &mut Sink<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         match self.vcpus.get_mut(row as usize) {
             Some(vcpu) => draw(vcpu, &mut self.sink),
@@ -233,7 +232,7 @@ impl<W: Write> Drawing<W> {
     }
 }
 
-impl<W: Write> Observer for Drawing<W> {
+impl Observer for Drawing<'_> {
     /// Numbers of vCPUs that are gone come again, so the tables do not grow with the recording.
     const RECYCLES: bool = true;
 

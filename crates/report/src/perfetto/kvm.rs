@@ -1,6 +1,6 @@
 //! What KVM's events other than entry and exit draw on a vCPU's track.
 
-use std::io::{self, Write};
+use std::io;
 
 use stealtime_events::hypercall::KVM_HC_SEND_IPI;
 use stealtime_events::{Event, Kind};
@@ -18,8 +18,8 @@ enum Counter {
 }
 
 /// Draws an event of the vCPU in this row of the roster.
-pub(super) fn draw<W: Write>(
-    drawing: &mut Drawing<W>,
+pub(super) fn draw(
+    drawing: &mut Drawing<'_>,
     time: u64,
     event: &Event,
     row: u32,
@@ -73,7 +73,7 @@ pub(super) fn draw<W: Write>(
     }
 }
 
-impl<W: Write> Drawing<W> {
+impl<'w> Drawing<'w> {
     /// The vCPU in the row `sender` sets a vector in an IRR: a target of its IPI, if it sends one.
     fn accept(&mut self, sender: u32, apicid: u32, vector: u8) {
         let target = self.roster.by_apic(sender, apicid);

@@ -71,9 +71,8 @@ pub struct Summary {
 }
 
 /// Writes a Perfetto trace while events come in.
-#[derive(Debug)]
-pub struct Exporter<W> {
-    tracker: Tracker<Drawing<W>>,
+pub struct Exporter<'w> {
+    tracker: Tracker<Drawing<'w>>,
     options: Options,
     is_partial: bool,
     /// Time of the latest event written, in ns.
@@ -82,13 +81,13 @@ pub struct Exporter<W> {
     is_over: bool,
 }
 
-impl<W: Write> Exporter<W> {
+impl<'w> Exporter<'w> {
     /// Starts a trace. `answers` are those of the same recording, whole: they say which thread is
     /// which vCPU.
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn new(writer: W, answers: &Answers, options: Options) -> io::Result<Self> {
+    pub fn new(writer: &'w mut dyn Write, answers: &Answers, options: Options) -> io::Result<Self> {
         let mut events = answers.events.iter();
         let has_switches = events.any(|event| event.is("sched_switch") && event.count > 0);
         let run = options.run.as_ref().map_or(0, |run| run.number);

@@ -101,9 +101,8 @@ pub(super) enum TrackKind<'a> {
 }
 
 /// Packets to a writer.
-#[derive(Debug)]
-pub(super) struct Packets<W> {
-    writer: W,
+pub(super) struct Packets<'w> {
+    writer: &'w mut dyn Write,
     /// The number of the run.
     run: u64,
     packet: Encoder,
@@ -113,13 +112,13 @@ pub(super) struct Packets<W> {
     written: u64,
 }
 
-impl<W: Write> Packets<W> {
+impl<'w> Packets<'w> {
     /// Names that are kept, so that memory is bounded; a trace with more of them loses the names, not the
     /// slices.
     const MAX_NAMES: usize = 1 << 18;
 
     /// Starts a trace.
-    pub(super) fn new(writer: W, run: u16) -> Self {
+    pub(super) fn new(writer: &'w mut dyn Write, run: u16) -> Self {
         let mut packets = Self {
             writer,
             run: run.into(),

@@ -2,7 +2,7 @@
 //! its CPU tracks, thread states and wakers.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 
 use stealtime_events::{CpuId, Event, Kind, Tid};
 
@@ -22,9 +22,9 @@ pub(super) struct Sched {
 
 impl Sched {
     /// Adds a `sched_switch` or `sched_waking`; `name` gives tasks' names.
-    pub(super) fn event<'a, W: Write>(
+    pub(super) fn event<'a>(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         event: &Event,
         name: impl Fn(Tid) -> &'a str,
     ) -> io::Result<()> {
@@ -72,7 +72,7 @@ impl Sched {
     }
 
     /// Events of this CPU were lost before what comes now: `FtraceEventBundle.lost_events`.
-    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, cpu: u16) -> io::Result<()> {
+    pub(super) fn lost(&mut self, sink: &mut Sink<'_>, cpu: u16) -> io::Result<()> {
         let cpu = CpuId(cpu);
         if !sink.is_open() {
             return Ok(());
@@ -83,7 +83,7 @@ impl Sched {
     }
 
     /// Writes what has been gathered.
-    pub(super) fn finish<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         let cpus: Vec<_> = self.bundles.keys().copied().collect();
         cpus.into_iter().try_for_each(|cpu| self.flush(sink, cpu))
     }
@@ -96,7 +96,7 @@ impl Sched {
         bundle
     }
 
-    fn flush<W: Write>(&mut self, sink: &mut Sink<W>, cpu: CpuId) -> io::Result<()> {
+    fn flush(&mut self, sink: &mut Sink<'_>, cpu: CpuId) -> io::Result<()> {
         match self.bundles.get_mut(&cpu) {
             Some(bundle) if !bundle.bytes().is_empty() => {
                 sink.packets.ftrace(bundle.bytes())?;

@@ -50,18 +50,17 @@ pub(super) struct Period {
 }
 
 /// Packets, but only of the time that was asked for.
-#[derive(Debug)]
-pub(super) struct Sink<W> {
-    pub(super) packets: Packets<W>,
+pub(super) struct Sink<'w> {
+    pub(super) packets: Packets<'w>,
     /// Nothing before this is written.
     from_ns: u64,
     /// Whether `from_ns` has been reached.
     open: bool,
 }
 
-impl<W: Write> Sink<W> {
+impl<'w> Sink<'w> {
     /// A sink that writes from `from_ns` on, of the how many-th run of the file.
-    pub(super) fn new(writer: W, from_ns: u64, run: u16) -> Self {
+    pub(super) fn new(writer: &'w mut dyn Write, from_ns: u64, run: u16) -> Self {
         Self {
             packets: Packets::new(writer, run),
             from_ns,
@@ -125,9 +124,9 @@ impl Stack {
     }
 
     /// Opens a slice under `key`, by which [`Stack::find`] finds it.
-    pub(super) fn begin<W: Write>(
+    pub(super) fn begin(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         key: u64,
         mark: &Mark<'_>,
@@ -146,9 +145,9 @@ impl Stack {
     }
 
     /// Closes slices until `depth` are left.
-    pub(super) fn close_to<W: Write>(
+    pub(super) fn close_to(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         depth: usize,
     ) -> io::Result<()> {
@@ -164,9 +163,9 @@ impl Stack {
 
     /// Writes the part within the window of a slice with a known end. The caller keeps it within the
     /// slices that are open.
-    pub(super) fn slice<W: Write>(
+    pub(super) fn slice(
         &self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         period: Period,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
@@ -179,9 +178,9 @@ impl Stack {
     }
 
     /// A moment.
-    pub(super) fn instant<W: Write>(
+    pub(super) fn instant(
         &self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
@@ -197,7 +196,7 @@ impl Stack {
     }
 
     /// Begins what is open at the beginning of the window.
-    pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn reopen(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         self.last_ns = self.last_ns.max(sink.from_ns);
         if !self.is_shown {
             return Ok(());

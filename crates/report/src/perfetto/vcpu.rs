@@ -7,7 +7,7 @@
 //!
 //! [`Kind::KvmVcpuWakeup`]: stealtime_events::Kind::KvmVcpuWakeup
 
-use std::io::{self, Write};
+use std::io;
 
 use stealtime_events::exit_reason::Class;
 use stealtime_track::{Exit, Halt, Loss, Mode, Retracted, Run, Span, SwitchedOut};
@@ -107,7 +107,7 @@ impl Vcpu {
     }
 
     /// A part of its thread's life is over. Time on a CPU is drawn by entries and exits.
-    pub(super) fn span<W: Write>(&mut self, sink: &mut Sink<W>, span: &Span) -> io::Result<()> {
+    pub(super) fn span(&mut self, sink: &mut Sink<'_>, span: &Span) -> io::Result<()> {
         let state = match span.run {
             Run::Sleeping => self.sleep,
             Run::Preempted => OffCpu::Preempted,
@@ -139,11 +139,7 @@ impl Vcpu {
     }
 
     /// A part of a wait is not true after all. What is written already stays.
-    pub(super) fn retract<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        wait: &Retracted,
-    ) -> io::Result<()> {
+    pub(super) fn retract(&mut self, sink: &mut Sink<'_>, wait: &Retracted) -> io::Result<()> {
         let overlaps = |absence: &mut Absence| absence.begin < wait.end && wait.start < absence.end;
         let Some(absence) = self.absence.take_if(overlaps) else {
             return Ok(());
@@ -172,9 +168,9 @@ impl Vcpu {
     }
 
     /// Its thread leaves its CPU.
-    pub(super) fn switched_out<W: Write>(
+    pub(super) fn switched_out(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         switch: &SwitchedOut,
     ) -> io::Result<()> {
         self.end_absence(sink)?;
@@ -197,7 +193,7 @@ impl Vcpu {
     }
 
     /// `kvm_entry`.
-    pub(super) fn entry<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
+    pub(super) fn entry(&mut self, sink: &mut Sink<'_>, time: u64) -> io::Result<()> {
         self.level(sink, time, 0)?;
         let name = sink.packets.name("guest");
         self.stack
@@ -205,12 +201,7 @@ impl Vcpu {
     }
 
     /// `kvm_exit`.
-    pub(super) fn exit<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        time: u64,
-        exit: &Exit,
-    ) -> io::Result<()> {
+    pub(super) fn exit(&mut self, sink: &mut Sink<'_>, time: u64, exit: &Exit) -> io::Result<()> {
         self.level(sink, time, 0)?;
         if let Some(ran) = self.unknown_mode.take().filter(|ran| ran.end == time) {
             // It can only have come out of the guest.
@@ -234,9 +225,9 @@ impl Vcpu {
     }
 
     /// `kvm_userspace_exit`: in the VMM until the next entry, where entries are recorded.
-    pub(super) fn userspace<W: Write>(
+    pub(super) fn userspace(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         reason: u32,
         errno: i32,
@@ -258,12 +249,7 @@ impl Vcpu {
 
     /// A halt is over. Without a sleep all its time on a CPU was polling. Otherwise the vCPU polled
     /// before the sleep, at most for the polling time where that is known.
-    pub(super) fn halt<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        time: u64,
-        halt: &Halt,
-    ) -> io::Result<()> {
+    pub(super) fn halt(&mut self, sink: &mut Sink<'_>, time: u64, halt: &Halt) -> io::Result<()> {
         let window = self.poll_used.take().or(self.poll_next).unwrap_or(0);
         let Some(mut held) = self.held.take() else {
             return Ok(());
@@ -301,9 +287,9 @@ impl Vcpu {
     }
 
     /// A moment within what happens at its time.
-    pub(super) fn instant<W: Write>(
+    pub(super) fn instant(
         &mut self,
-        sink: &mut Sink<W>,
+        sink: &mut Sink<'_>,
         time: u64,
         mark: &Mark<'_>,
     ) -> io::Result<()> {
@@ -313,25 +299,25 @@ impl Vcpu {
     }
 
     /// It is lost from sight because events of a CPU were lost.
-    pub(super) fn lost<W: Write>(&mut self, sink: &mut Sink<W>, loss: &Loss) -> io::Result<()> {
+    pub(super) fn lost(&mut self, sink: &mut Sink<'_>, loss: &Loss) -> io::Result<()> {
         let begin = self.stack.clamp(self.known_until);
         let end = self.stack.clamp(loss.time);
         lost_slice(sink, Period { begin, end }, &self.stack, loss.count)
     }
 
     /// The end of the window or of the trace.
-    pub(super) fn finish<W: Write>(&mut self, sink: &mut Sink<W>, time: u64) -> io::Result<()> {
+    pub(super) fn finish(&mut self, sink: &mut Sink<'_>, time: u64) -> io::Result<()> {
         self.level(sink, time, 0)
     }
 
     /// The beginning of the window.
-    pub(super) fn reopen<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn reopen(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         self.request = None;
         self.stack.reopen(sink)
     }
 
     /// Ends everything deeper than `depth`.
-    fn level<W: Write>(&mut self, sink: &mut Sink<W>, time: u64, depth: usize) -> io::Result<()> {
+    fn level(&mut self, sink: &mut Sink<'_>, time: u64, depth: usize) -> io::Result<()> {
         self.send_request(sink)?;
         self.end_absence(sink)?;
         self.release(sink)?;
@@ -339,7 +325,7 @@ impl Vcpu {
     }
 
     /// Its thread is no longer off its CPU, or in another way.
-    pub(super) fn end_absence<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn end_absence(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         let Some(absence) = self
             .absence
             .take()
@@ -366,18 +352,18 @@ impl Vcpu {
     }
 
     /// Writes what is held back; the poll before it remains unknown.
-    fn release<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    fn release(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         let held = self.held.take().unwrap_or_default();
         held.into_iter()
             .try_for_each(|slice| self.write(sink, slice))
     }
 
-    fn write<W: Write>(&self, sink: &mut Sink<W>, slice: Held) -> io::Result<()> {
+    fn write(&self, sink: &mut Sink<'_>, slice: Held) -> io::Result<()> {
         let mark = Mark::plain(slice.name, Category::Off);
         self.stack.slice(sink, slice.period, &mark)
     }
 
-    fn write_poll<W: Write>(&self, sink: &mut Sink<W>, begin: u64, end: u64) -> io::Result<()> {
+    fn write_poll(&self, sink: &mut Sink<'_>, begin: u64, end: u64) -> io::Result<()> {
         if begin >= end {
             return Ok(());
         }
@@ -387,7 +373,7 @@ impl Vcpu {
     }
 
     /// Writes the IPI with the targets seen so far.
-    fn send_request<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    fn send_request(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         let Some(request) = self.request.take() else {
             return Ok(());
         };
@@ -408,11 +394,7 @@ impl Vcpu {
     }
 
     /// Another request, or the end of gathering for the one before.
-    pub(super) fn request<W: Write>(
-        &mut self,
-        sink: &mut Sink<W>,
-        request: Request,
-    ) -> io::Result<()> {
+    pub(super) fn request(&mut self, sink: &mut Sink<'_>, request: Request) -> io::Result<()> {
         self.send_request(sink)?;
         let time_ns = self.stack.clamp(request.time_ns);
         self.request = Some(Request { time_ns, ..request });
@@ -420,7 +402,7 @@ impl Vcpu {
     }
 
     /// Nothing is known of it from the end of its latest span on.
-    pub(super) fn forget<W: Write>(&mut self, sink: &mut Sink<W>) -> io::Result<()> {
+    pub(super) fn forget(&mut self, sink: &mut Sink<'_>) -> io::Result<()> {
         self.level(sink, self.known_until, 0)
     }
 

@@ -124,7 +124,7 @@ impl Export {
 
     fn write(
         &self,
-        writer: impl Write,
+        writer: &mut dyn Write,
         twice: &Twice,
         analyzed: &Analyzed,
         failed: impl Fn(std::io::Error) -> CliError,

@@ -4,7 +4,7 @@ mod events;
 mod stream;
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -53,9 +53,9 @@ impl Import {
         let cut = output::to_file(&self.output, |writer| {
             let failed = |error| failed(&self.output, error);
             let options = options(&stream);
-            let mut writer = TraceDatWriter::new(writer, options).map_err(failed)?;
-            let cut = write_all(&mut stream, &mut writer, &mut names, &failed)?;
-            writer.finish().map_err(failed)?;
+            let mut recording = TraceDatWriter::new(options).map_err(failed)?;
+            let cut = write_all(&mut stream, &mut recording, &mut names, &failed)?;
+            recording.finish(writer).map_err(failed)?;
             Ok(cut)
         })?;
         let skipped = stream.skipped();
@@ -93,7 +93,7 @@ fn failed(path: &Path, error: WriteError) -> CliError {
 /// Writes the events up to the end of the stream, or to where it breaks off.
 fn write_all<R: Read>(
     stream: &mut Stream<R>,
-    writer: &mut TraceDatWriter<impl Write>,
+    writer: &mut TraceDatWriter,
     names: &mut NameTable,
     failed: &impl Fn(WriteError) -> CliError,
 ) -> Result<Option<ReadError>, CliError> {

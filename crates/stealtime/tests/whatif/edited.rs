@@ -38,7 +38,7 @@ pub(crate) fn edited_of(
         uname: uname.map(str::to_owned),
         ..Options::default()
     };
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("a writer");
+    let mut writer = TraceDatWriter::new(options).expect("a writer");
     let (mut first, mut gap) = (None, gap_ns);
     while let Some(event) = source.next_event().expect("read") {
         let is_name = !event.kind.is_host_event();
@@ -58,5 +58,5 @@ pub(crate) fn edited_of(
             writer.push(&event, source.names()).expect("written");
         }
     }
-    writer.finish().expect("a whole file");
+    writer.finish(&mut file).expect("a whole file");
 }

@@ -185,11 +185,11 @@ fn weighed(path: &Path, cpu_weight: u32) {
     let mut seen = Collected::default();
     stealtime_simulator::run(&config, &mut seen).expect("a good configuration");
     let mut file = std::fs::File::create(path).expect("a file");
-    let mut writer = TraceDatWriter::new(&mut file, Default::default()).expect("a writer");
+    let mut writer = TraceDatWriter::new(Default::default()).expect("a writer");
     for event in &seen.events {
         writer.push(event, &seen.names).expect("written");
     }
-    writer.finish().expect("a whole file");
+    writer.finish(&mut file).expect("a whole file");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let names = NameTable::default();
 //! let mut file = Vec::new();
-//! let mut writer = TraceDatWriter::new(&mut file, Options::default())?;
+//! let mut writer = TraceDatWriter::new(Options::default())?;
 //! let event = Event {
 //!     time_ns: 1_000,
 //!     tid: Tid(77),
@@ -21,7 +21,7 @@
 //!     kind: Kind::KvmEntry { vcpu: VcpuId(0) },
 //! };
 //! writer.push(&event, &names)?;
-//! assert_eq!(writer.finish()?.events, 1);
+//! assert_eq!(writer.finish(&mut file)?.events, 1);
 //!
 //! let len = file.len() as u64;
 //! let mut source = TraceDat::new(Box::new(file), "made", len)?;
@@ -87,8 +87,7 @@ pub struct Stats {
 /// A trace.dat being written.
 ///
 /// [`Self::finish`] writes the file; no byte of it is written before.
-pub struct TraceDatWriter<W> {
-    output: W,
+pub struct TraceDatWriter {
     options: Options,
     points: Vec<Tracepoint>,
     layouts: Vec<Layout>,
@@ -114,12 +113,12 @@ struct Cpu {
     last_ns: u64,
 }
 
-impl<W: Write> TraceDatWriter<W> {
+impl TraceDatWriter {
     /// Begins a recording.
     ///
     /// # Errors
     /// Options that contradict each other; zstd cannot be set up.
-    pub fn new(output: W, options: Options) -> Result<Self, WriteError> {
+    pub fn new(options: Options) -> Result<Self, WriteError> {
         if options.version == Version::V6 && options.compression != Compression::None {
             return Err(WriteError::Version6Compressed);
         }
@@ -128,7 +127,6 @@ impl<W: Write> TraceDatWriter<W> {
         let points: Vec<Tracepoint> = written.collect();
         let undecoded = Undecoded::new(FIRST_ID + points.len() as u16);
         Ok(Self {
-            output,
             layouts: points.iter().map(Layout::new).collect(),
             used: vec![false; points.len()],
             points,
@@ -276,12 +274,12 @@ impl<W: Write> TraceDatWriter<W> {
         }
     }
 
-    /// Writes the file.
+    /// Writes the file to `sink`.
     ///
     /// # Errors
     /// The output cannot be written, the temporary file cannot be read, or the clock's name (of
     /// [`Self::describe`]) is none.
-    pub fn finish(mut self) -> Result<Stats, WriteError> {
+    pub fn finish(mut self, sink: &mut dyn Write) -> Result<Stats, WriteError> {
         check(&self.options.clock)?;
         for cpu in self.cpus.iter_mut().flatten() {
             cpu.pages.finish();
@@ -290,7 +288,7 @@ impl<W: Write> TraceDatWriter<W> {
         let meta = self.meta();
         let head = meta.head(&self.options);
         let mut output = Counted {
-            output: &mut self.output,
+            output: sink,
             bytes: 0,
         };
         output.write_all(&head.bytes).map_err(WriteError::Io)?;
@@ -310,7 +308,7 @@ impl<W: Write> TraceDatWriter<W> {
             self.spool.copy(&cpu.extents, &mut output)?;
         }
         self.stats.bytes = output.bytes;
-        self.output.flush().map_err(WriteError::Io)?;
+        sink.flush().map_err(WriteError::Io)?;
         Ok(self.stats)
     }
 
@@ -399,12 +397,12 @@ fn keep(cpu: &mut Cpu, spool: &mut Spool) -> Result<(), WriteError> {
 }
 
 /// Counts what is written.
-struct Counted<W> {
-    output: W,
+struct Counted<'o> {
+    output: &'o mut dyn Write,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl Write for Counted<'_> {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
         let count = self.output.write(buffer)?;
         self.bytes += count as u64;

@@ -46,7 +46,7 @@ impl Export {
         let resolve = |moment: crate::when::When| moment.resolve(first_ns);
         let begin_ns = self.window.from.map_or(0, resolve);
         let end_ns = self.window.until.map(resolve);
-        let mut writer = TraceDatWriter::new(sink, self.options()).map_err(failed)?;
+        let mut writer = TraceDatWriter::new(self.options()).map_err(failed)?;
         let chosen = CpuRange::numbers(&self.cpu);
         let (mut last_ns, mut cpus) = (first_ns, 0);
         let mut take = |event: &Event, source: &dyn EventSource| {
@@ -66,7 +66,7 @@ impl Export {
         pick::cpus_of(&chosen, cpus.max(source.info().cpus.unwrap_or(0)))?;
         pick::window_of(self.window, first_ns, last_ns)?;
         writer.describe(source.info());
-        let stats = writer.finish().map_err(failed)?;
+        let stats = writer.finish(sink).map_err(failed)?;
         Ok((cut, stats))
     }
 

@@ -1,6 +1,5 @@
 //! One run of a variant, looked at closely: its events as a file, or its first milliseconds drawn.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -40,14 +39,14 @@ fn ended(result: Result<RunOutput, RunError>, variant: &Variant) -> Result<(), C
 }
 
 /// Writes events as they come; the first error ends it.
-struct ToFile<W: Write> {
-    writer: TraceDatWriter<W>,
+struct ToFile {
+    writer: TraceDatWriter,
     names: NameList,
     threads: Threads,
     failed: Option<WriteError>,
 }
 
-impl<W: Write> Sink for ToFile<W> {
+impl Sink for ToFile {
     fn begin(&mut self, names: &NameList, _cpus: u32) {
         self.names = names.clone();
     }
@@ -75,7 +74,7 @@ pub(super) fn trace(
             ..Options::default()
         };
         let mut sink = ToFile {
-            writer: TraceDatWriter::new(writer, options).map_err(failed)?,
+            writer: TraceDatWriter::new(options).map_err(failed)?,
             names: NameList::default(),
             threads: Threads::default(),
             failed: None,
@@ -86,7 +85,7 @@ pub(super) fn trace(
         }
         let snapshot = snapshot(&config, &sink.threads);
         sink.writer.set_snapshot(snapshot.to_json());
-        sink.writer.finish().map_err(failed)?;
+        sink.writer.finish(writer).map_err(failed)?;
         Ok(())
     })
 }

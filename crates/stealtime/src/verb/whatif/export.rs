@@ -209,11 +209,11 @@ fn trace_dat(base: &Baseline, config: &Config, path: &Path) -> Result<(), CliErr
             cpus: base.recorded().recording().cpus,
             ..write::Options::default()
         };
-        let mut writer = TraceDatWriter::new(sink, options).map_err(failed)?;
+        let mut writer = TraceDatWriter::new(options).map_err(failed)?;
         forward(base, config, failed, |event, names| {
             writer.push(event, names)
         })?;
-        writer.finish().map_err(failed)?;
+        writer.finish(sink).map_err(failed)?;
         Ok(())
     })
 }

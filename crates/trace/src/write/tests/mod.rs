@@ -37,11 +37,11 @@ fn event(time_ns: u64, cpu: u16, kind: Kind) -> Event {
 
 fn write(events: &[Event], names: &NameTable, options: Options) -> (Vec<u8>, Stats) {
     let mut file = Vec::new();
-    let mut writer = TraceDatWriter::new(&mut file, options).expect("good options");
+    let mut writer = TraceDatWriter::new(options).expect("good options");
     for event in events {
         writer.push(event, names).expect("room");
     }
-    let stats = writer.finish().expect("memory");
+    let stats = writer.finish(&mut file).expect("memory");
     assert_eq!(stats.bytes, file.len() as u64);
     (file, stats)
 }
@@ -332,7 +332,7 @@ fn without_events_the_file_says_so() {
 
 #[test]
 fn what_cannot_be_written_is_refused() {
-    let refused = |options| match TraceDatWriter::new(Vec::new(), options) {
+    let refused = |options| match TraceDatWriter::new(options) {
         Ok(_) => panic!("not refused"),
         Err(error) => error.to_string(),
     };
@@ -343,7 +343,7 @@ fn what_cannot_be_written_is_refused() {
     assert!(refused(options).contains("not the name of a trace clock"));
 
     let mut names = NameTable::default();
-    let mut writer = TraceDatWriter::new(Vec::new(), Options::default()).expect("good");
+    let mut writer = TraceDatWriter::new(Options::default()).expect("good");
     let error = (0..70_000).find_map(|at| {
         let name = names.intern(&format!("event_{at}"));
         writer
@@ -380,11 +380,12 @@ fn an_output_that_is_full_is_an_error_wherever_it_ends() {
         .collect();
     let len = write(&events, &names, Options::default()).0.len();
     for room in [0, 10, len / 2, len - 1] {
-        let mut writer = TraceDatWriter::new(Full(room), Options::default()).expect("good");
+        let mut writer = TraceDatWriter::new(Options::default()).expect("good");
         for event in &events {
             writer.push(event, &names).expect("a spool");
         }
-        assert!(matches!(writer.finish(), Err(WriteError::Io(_))), "{room}");
+        let written = writer.finish(&mut Full(room));
+        assert!(matches!(written, Err(WriteError::Io(_))), "{room}");
     }
 }
 
