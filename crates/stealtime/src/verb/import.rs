@@ -1,6 +1,7 @@
 //! `stealtime import`.
 
 mod events;
+mod format;
 mod stream;
 
 use std::fs::File;

@@ -5,16 +5,13 @@ use std::collections::HashMap;
 use stealtime_events::{Context, CpuId, Event, ExitReason, HostVector, Kind, Tid, VcpuId};
 use stealtime_trace::NameTable;
 
+use super::format::{self, RESCHEDULE_VECTOR, TIMER_VECTOR, WAKEUP_VECTOR};
 use super::stream::{Body, Frame};
 
 /// Priority of every thread.
 const PRIORITY: i16 = 120;
 /// `prev_state` of a thread that sleeps.
 const SLEEPS: u64 = 1;
-/// Host vectors of `bare/src/host.rs`.
-const TIMER_VECTOR: u32 = 0xec;
-const RESCHEDULE_VECTOR: u32 = 0xfd;
-const WAKEUP_VECTOR: u32 = 0xf1;
 /// "Valid" of the VM-exit interruption information.
 const VALID: u64 = 1 << 31;
 
@@ -70,7 +67,7 @@ impl Importer {
     fn kinds(
         &mut self,
         cpu: u8,
-        kind: u8,
+        kind: format::Kind,
         small: u32,
         first: u64,
         second: u64,
@@ -79,10 +76,10 @@ impl Importer {
         let vcpu = VcpuId(small);
         let timer = u64::from(small) + 1;
         let event = match kind {
-            3 => exit(small, first),
-            4 => Kind::KvmEntry { vcpu },
-            5 => accepted(small, first, second != 0),
-            6 => {
+            format::Kind::Exit => exit(small, first),
+            format::Kind::Entry => Kind::KvmEntry { vcpu },
+            format::Kind::Accept => accepted(small, first, second != 0),
+            format::Kind::Switch => {
                 let next = thread_id(first);
                 self.current.insert(cpu, next);
                 Kind::SchedSwitch {
@@ -93,42 +90,44 @@ impl Importer {
                     next_prio: PRIORITY,
                 }
             }
-            7 => return woken(thread_id(u64::from(small)), first as u32),
-            8 => Kind::KvmHvTimerState {
+            format::Kind::Waking => return woken(thread_id(u64::from(small)), first as u32),
+            format::Kind::HvTimer => Kind::KvmHvTimerState {
                 vcpu,
                 hv_timer_in_use: first != 0,
             },
-            9 | 10 => {
-                let enters = kind == 9;
+            format::Kind::VectorEntry | format::Kind::VectorExit => {
+                let enters = kind == format::Kind::VectorEntry;
                 self.in_interrupt.insert(cpu, enters);
-                host_vector(small, enters, names)
+                host_vector(small as u8, enters, names)
             }
-            11 => Kind::HrtimerStart {
+            format::Kind::TimerStart => Kind::HrtimerStart {
                 hrtimer: timer,
                 function: names.intern("apic_timer_fn"),
                 expires_ns: first,
             },
-            12 => Kind::HrtimerCancel { hrtimer: timer },
-            13 => Kind::HrtimerExpireEntry {
+            format::Kind::TimerCancel => Kind::HrtimerCancel { hrtimer: timer },
+            format::Kind::TimerExpire => Kind::HrtimerExpireEntry {
                 hrtimer: timer,
                 now_ns: first,
                 function: names.intern("apic_timer_fn"),
             },
-            14 => Kind::KvmMsr {
+            format::Kind::Msr => Kind::KvmMsr {
                 write: second != 0,
                 ecx: small,
                 data: first,
                 exception: false,
             },
-            15 => Kind::KvmVcpuWakeup {
+            format::Kind::Wakeup => Kind::KvmVcpuWakeup {
                 ns: first,
                 waited: small != 0,
                 valid: second != 0,
             },
-            _ => Kind::IpiSendCpu {
+            format::Kind::Ipi => Kind::IpiSendCpu {
                 cpu: first as u32,
-                callback: names.intern(vector_name(small)),
+                callback: names.intern(vector_name(small as u8)),
             },
+            // These have text, and are no events.
+            format::Kind::Phase | format::Kind::Vcpu | format::Kind::End => return Vec::new(),
         };
         vec![event]
     }
@@ -200,7 +199,7 @@ fn woken(tid: Tid, target_cpu: u32) -> Vec<Kind> {
 }
 
 /// Entry or exit of an interrupt's handler. Linux has no tracepoints for notifications.
-fn host_vector(vector: u32, enters: bool, names: &mut NameTable) -> Kind {
+fn host_vector(vector: u8, enters: bool, names: &mut NameTable) -> Kind {
     let class = match vector {
         TIMER_VECTOR => HostVector::LocalTimer,
         RESCHEDULE_VECTOR => HostVector::Reschedule,
@@ -210,7 +209,6 @@ fn host_vector(vector: u32, enters: bool, names: &mut NameTable) -> Kind {
             return Kind::Other { name };
         }
     };
-    let vector = vector as u8;
     if enters {
         Kind::VectorEntry { class, vector }
     } else {
@@ -218,7 +216,7 @@ fn host_vector(vector: u32, enters: bool, names: &mut NameTable) -> Kind {
     }
 }
 
-fn vector_name(vector: u32) -> &'static str {
+fn vector_name(vector: u8) -> &'static str {
     match vector {
         TIMER_VECTOR => "local_timer",
         RESCHEDULE_VECTOR => "reschedule",

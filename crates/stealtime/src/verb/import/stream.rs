@@ -1,17 +1,12 @@
-//! The stream's frames. `bare/src/record.rs` writes them; docs/bare.md describes them.
+//! Reads the frames of the stream.
 
 use std::io::{ErrorKind, Read};
 
 use stealtime_trace::ReadError;
 
+use super::format::{HEADER_LEN, Kind, MAGIC, VERSION, add_to_checksum};
 use super::io_error;
 
-/// First bytes. A transfer in text mode changes the end of line.
-const MAGIC: &[u8; 8] = b"STBARE\r\n";
-/// Version that is read.
-const VERSION: u16 = 1;
-/// Bytes of the header of version 1.
-const HEADER_LEN: u16 = 32;
 /// Bytes of a frame before its payload.
 const FRAME_LEN: usize = 12;
 
@@ -44,7 +39,7 @@ pub(super) enum Body {
     Vcpu { tid: u64, vcpu: u64, vm: String },
     /// An event with its operands.
     Event {
-        kind: u8,
+        kind: Kind,
         small: u32,
         first: u64,
         second: u64,
@@ -52,13 +47,6 @@ pub(super) enum Body {
     /// Events were lost, so many in all.
     Lost { count: u64 },
 }
-
-/// Numbers of the kinds with text.
-const PHASE: u8 = 1;
-const VCPU: u8 = 2;
-const FIRST_EVENT: u8 = 3;
-const LAST_EVENT: u8 = 16;
-const END: u8 = 255;
 
 /// A stream being read.
 pub(super) struct Stream<R> {
@@ -159,14 +147,29 @@ impl<R: Read> Stream<R> {
             let len = payload.len();
             stream.corrupt(begin, format!("frame of kind {kind} with {len} bytes"))
         };
-        match kind {
-            FIRST_EVENT..=LAST_EVENT => {
-                let Some((small, rest)) = payload.split_first_chunk() else {
-                    return Err(short(self));
-                };
-                let Some((first, second, _)) = operands(rest) else {
-                    return Err(short(self));
-                };
+        match Kind::from_number(kind) {
+            None => Ok(None),
+            Some(Kind::Phase) => {
+                operands(payload).map_or_else(|| Err(short(self)), |_| Ok(Some(Body::Phase)))
+            }
+            Some(Kind::Vcpu) => {
+                let (tid, vcpu, text) = operands(payload).ok_or_else(|| short(self))?;
+                let vm = String::from_utf8_lossy(text).into_owned();
+                Ok(Some(Body::Vcpu { tid, vcpu, vm }))
+            }
+            Some(Kind::End) => {
+                let (events, count, _) = operands(payload).ok_or_else(|| short(self))?;
+                self.ended = true;
+                if events != self.events {
+                    let read = self.events;
+                    let problem = format!("the end counts {events} events, {read} were read");
+                    return Err(self.corrupt(begin, problem));
+                }
+                Ok(Some(Body::Lost { count }))
+            }
+            Some(kind) => {
+                let (small, rest) = payload.split_first_chunk().ok_or_else(|| short(self))?;
+                let (first, second, _) = operands(rest).ok_or_else(|| short(self))?;
                 self.events += 1;
                 let small = u32::from_le_bytes(*small);
                 Ok(Some(Body::Event {
@@ -176,28 +179,6 @@ impl<R: Read> Stream<R> {
                     second,
                 }))
             }
-            PHASE | VCPU | END => {
-                let (first, second, text) = operands(payload).ok_or_else(|| short(self))?;
-                if kind == END {
-                    self.ended = true;
-                    if first != self.events {
-                        let read = self.events;
-                        let problem = format!("the end counts {first} events, {read} were read");
-                        return Err(self.corrupt(begin, problem));
-                    }
-                    return Ok(Some(Body::Lost { count: second }));
-                }
-                if kind == PHASE {
-                    return Ok(Some(Body::Phase));
-                }
-                let vm = String::from_utf8_lossy(text).into_owned();
-                Ok(Some(Body::Vcpu {
-                    tid: first,
-                    vcpu: second,
-                    vm,
-                }))
-            }
-            _ => Ok(None),
         }
     }
 
@@ -249,9 +230,7 @@ fn operands(payload: &[u8]) -> Option<(u64, u64, &[u8])> {
 
 /// Each byte is added to 31 times the sum so far, modulo 2^16.
 fn checksum<'a>(bytes: impl Iterator<Item = &'a u8>) -> u16 {
-    bytes.fold(0, |sum: u16, byte| {
-        sum.wrapping_mul(31).wrapping_add(u16::from(*byte))
-    })
+    bytes.fold(0, |sum, byte| add_to_checksum(sum, *byte))
 }
 
 #[cfg(test)]
@@ -293,7 +272,7 @@ mod tests {
         bytes.extend(frame(4, &[1; 20]));
         bytes.extend(frame(99, b"what"));
         bytes.extend(frame(
-            END,
+            Kind::End as u8,
             &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         ));
         let mut stream = Stream::new(&bytes[..], "made".to_owned()).expect("a stream");
@@ -317,7 +296,7 @@ mod tests {
         bytes[flipped] ^= 1;
         assert!(problem(&bytes).contains("offset 32: frame with checksum"));
         bytes.truncate(32);
-        bytes.extend(frame(END, &[9; 16]));
+        bytes.extend(frame(Kind::End as u8, &[9; 16]));
         assert!(problem(&bytes).contains("offset 32: the end counts"));
         bytes[8] = 2;
         assert!(problem(&bytes).contains("version 2; version 1 is read"));
