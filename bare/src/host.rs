@@ -101,6 +101,8 @@ pub static LINGER: AtomicU64 = AtomicU64::new(0);
 pub struct Lists;
 
 impl WakeupLists for Lists {
+    type List = CpuList;
+
     fn locked<R>(&self, cpu: u32, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
         let mut list = CPUS.get(cpu as usize)?.blocked.lock();
         list.as_mut().map(body)

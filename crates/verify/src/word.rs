@@ -579,6 +579,8 @@ fn encode(list: &CpuList) -> u64 {
 }
 
 impl WakeupLists for ListWords<'_> {
+    type List = CpuList;
+
     fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
         let Word(id) = *self.lists.get(self.wrong.unwrap_or(cpu) as usize)?;
         let (word, live) = CONTEXT.with(|c| {

@@ -12,6 +12,8 @@
 //!
 //! [`traps`] holds what must be programmed at *every* entry: two VMs that share a CPU may differ.
 
+use crate::wide;
+
 /// A vCPU's counter offsets in the posted series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PostedVcpu {
@@ -451,11 +453,11 @@ pub fn migrate(
             destination_hz: destination.hz,
         });
     }
-    let hz = u128::from(source.hz);
-    let added_ticks = u128::from(elapsed_ns) * hz / 1_000_000_000;
-    let tick_ns = 1_000_000_000u128.div_ceil(hz);
-    let drift_ns =
-        (u128::from(elapsed_ns) * u128::from(frequency_error_ppb)).div_ceil(1_000_000_000);
+    let second_ns = 1_000_000_000;
+    let added_ticks = wide::div(u128::from(elapsed_ns) * u128::from(source.hz), second_ns);
+    let tick_ns = u128::from(second_ns.div_ceil(u64::from(source.hz)));
+    let drift = u128::from(elapsed_ns) * u128::from(frequency_error_ppb);
+    let drift_ns = wide::div_ceil(drift, second_ns);
     Ok(MigratedCounter {
         offset: source_offset
             .wrapping_add(destination.count.wrapping_sub(source.count))

@@ -24,6 +24,7 @@
 
 use super::kvm_clock::{KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData};
 use super::scaling::RatioFormat;
+use crate::wide;
 
 /// One side of a migration: an instant of its clocks, and how its hardware scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,11 +45,11 @@ impl Side {
     /// The host's frequency, in kHz, going by the ratio; not above the real one, and at least 1.
     fn host_khz(&self, guest_khz: u32) -> u128 {
         let scaled = u128::from(guest_khz) << self.format.frac_bits();
-        match scaled.checked_div(u128::from(self.ratio)) {
-            Some(khz) if self.ratio == self.format.neutral() => khz.max(1),
+        match self.ratio {
+            0 => 1,
+            ratio if ratio == self.format.neutral() => wide::div(scaled, ratio).max(1),
             // The ratio was rounded down.
-            Some(khz) => khz.saturating_sub(1).max(1),
-            None => 1,
+            ratio => wide::div(scaled, ratio).saturating_sub(1).max(1),
         }
     }
 }
@@ -271,7 +272,7 @@ fn check(source: &Side, destination: &Side, guest_khz: u32) -> Result<u64, Migra
 
 /// Cycles of a counter of `khz` in `ns`, rounded down: never ahead of the kvmclock.
 fn cycles(ns: u64, khz: u32) -> u128 {
-    u128::from(ns) * u128::from(khz) / 1_000_000
+    wide::div(u128::from(ns) * u128::from(khz), 1_000_000)
 }
 
 /// Largest distance between the page of a scaled guest and `KVM_GET_CLOCK` after `age_ns`, in ns.
@@ -295,13 +296,18 @@ fn account(
     let elapsed_ns = d.clock_ns.saturating_sub(s.clock_ns);
     // One cycle each: the conversion of the blackout, the scaling on either side.
     let rounding_ns = u128::from(3_000_000u32.div_ceil(guest_khz.max(1)));
-    let misplaced_ns =
-        (misplaced_cycles.unsigned_abs() * 1_000_000).div_ceil(u128::from(guest_khz.max(1)));
+    let misplaced_ns = wide::div_ceil(
+        misplaced_cycles.unsigned_abs() * 1_000_000,
+        u64::from(guest_khz.max(1)),
+    );
     let against_kvmclock_ns = rounding_ns + misplaced_ns;
     // The nominal frequency stands in for the real one, which is up to 1 kHz higher.
-    let cut_to_khz_ppb = 1_000_000_000u128.div_ceil(source.host_khz(guest_khz));
-    let ppb = cut_to_khz_ppb + u128::from(known.frequency_error_ppb);
-    let rate_ns = (u128::from(elapsed_ns) * ppb).div_ceil(1_000_000_000);
+    let cut_to_khz_ppb = match u64::try_from(source.host_khz(guest_khz)) {
+        Ok(khz) => 1_000_000_000u64.div_ceil(khz),
+        Err(_) => 1,
+    };
+    let ppb = u128::from(cut_to_khz_ppb) + u128::from(known.frequency_error_ppb);
+    let rate_ns = wide::div_ceil(u128::from(elapsed_ns) * ppb, 1_000_000_000);
     // Each pvclock reading truncates its cycles and its multiplier: below 2 ns a side.
     let drift_ns = if source.ratio == source.format.neutral() {
         0

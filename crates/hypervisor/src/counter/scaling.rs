@@ -5,6 +5,7 @@
 //! frequencies is refused here.
 
 use super::arith::{TimeScale, TimeScaleError, adjust_khz, mul_shr, mul_shr_signed};
+use crate::wide;
 
 /// The neutral tolerance of the module parameter `kvm.tsc_tolerance_ppm`.
 pub const TSC_TOLERANCE_PPM: u32 = 250;
@@ -105,7 +106,7 @@ impl RatioFormat {
         if host_khz == 0 {
             return Err(RatioError::HostFrequencyZero(operands));
         }
-        let ratio = ((guest_khz as u128) << self.frac_bits) / host_khz as u128;
+        let ratio = wide::div((guest_khz as u128) << self.frac_bits, host_khz as u64);
         if ratio == 0 {
             Err(RatioError::Zero(operands))
         } else if ratio >= self.max_ratio as u128 {

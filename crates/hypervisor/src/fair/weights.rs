@@ -1,5 +1,7 @@
 //! Weights, and the conversion of time to virtual time.
 
+use crate::wide;
+
 /// Weight of a nice-0 entity (`NICE_0_LOAD` on 64 bit): virtual time runs as real time at it.
 pub const NICE_0_LOAD: u64 = 1 << 20;
 
@@ -94,7 +96,7 @@ pub fn calc_delta_fair(delta: u64, weight: u64) -> u64 {
 #[cold]
 #[inline(never)]
 fn calc_delta_wide(delta: u64, weight: u64) -> u64 {
-    u64::try_from((u128::from(delta) << 20) / u128::from(weight)).unwrap_or(u64::MAX)
+    u64::try_from(wide::div(u128::from(delta) << 20, weight)).unwrap_or(u64::MAX)
 }
 
 /// `a * b / c`, truncated toward zero, exact even where the product exceeds 64 bits.
@@ -114,8 +116,8 @@ pub(crate) fn mul_div(a: i64, b: u64, c: u64) -> i64 {
 #[cold]
 #[inline(never)]
 fn mul_div_wide(a: i64, b: u64, c: u64) -> i64 {
-    let wide = i128::from(a) * i128::from(b) / i128::from(c);
-    wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    let quotient = wide::div_signed(i128::from(a) * i128::from(b), c);
+    quotient.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
 }
 
 /// `whole * part / sum`, exact even where the product exceeds 64 bits; a result beyond saturates.
@@ -132,8 +134,8 @@ pub(crate) fn share(whole: u64, part: u64, sum: u64) -> u64 {
 #[cold]
 #[inline(never)]
 fn share_wide(whole: u64, part: u64, sum: u64) -> u64 {
-    let wide = u128::from(whole) * u128::from(part) / u128::from(sum);
-    u64::try_from(wide).unwrap_or(u64::MAX)
+    let quotient = wide::div(u128::from(whole) * u128::from(part), sum);
+    u64::try_from(quotient).unwrap_or(u64::MAX)
 }
 
 /// Whether virtual time `a` is before `b`, across the wrap (`vruntime_cmp`).

@@ -5,6 +5,7 @@
 
 pub use super::force::{averaged as averaged_gap, interval_ns, is_due};
 pub use super::guard::{CreditRequest, Tokens};
+use crate::wide;
 
 /// Lag after a credit, `margin_ns * (members - 1)`, at most `bound`; none for the only member.
 #[must_use]
@@ -29,6 +30,6 @@ pub(super) fn full_margin(members: u64, margin_ns: u64) -> Option<i64> {
 pub fn credit_shift(lag: i64, target: i64, weight: u64, total: u64) -> Option<u64> {
     let rest = total.checked_sub(weight).filter(|rest| *rest > 0)?;
     let gain = i128::from(target) - i128::from(lag);
-    let shift = gain * i128::from(total) / i128::from(rest);
+    let shift = wide::div_signed(gain * i128::from(total), rest);
     Some(shift.clamp(0, i128::from(i64::MAX)) as u64)
 }

@@ -6,6 +6,7 @@
 
 use super::state::DeboostedPair;
 use crate::fair::{Ent, RqId, Sched};
+use crate::wide;
 
 /// A yield back to the last yielder within this time pays less.
 const REVERSE_PAIR_NS: u64 = 600_000;
@@ -41,7 +42,7 @@ fn penalty(gran: u64, need: u64, reverse: bool, tasks: u32) -> u64 {
     } else {
         full
     };
-    let cap = u128::from(gran) * u128::from(cap_tenths(tasks)) / 10;
+    let cap = wide::div(u128::from(gran) * u128::from(cap_tenths(tasks)), 10);
     full.min(u64::try_from(cap).unwrap_or(u64::MAX)).max(gran)
 }
 

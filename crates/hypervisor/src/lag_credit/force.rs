@@ -2,6 +2,7 @@
 
 use super::config::RateLimit;
 use crate::fair::{Ent, Resched, RqId, Sched};
+use crate::wide;
 
 /// Weight of one yield in the average gap: an eighth.
 const GAP_SHIFT: u32 = 3;
@@ -29,7 +30,7 @@ pub fn interval_ns(limit: RateLimit, gap: Option<u64>) -> u64 {
         } => match gap {
             None => min_ns,
             Some(gap) => {
-                let scaled = u128::from(interval_ns) * u128::from(gap_ns) / u128::from(gap.max(1));
+                let scaled = wide::div(u128::from(interval_ns) * u128::from(gap_ns), gap.max(1));
                 u64::try_from(scaled)
                     .unwrap_or(u64::MAX)
                     .max(min_ns)

@@ -2,6 +2,7 @@
 
 use super::config::Guard;
 use crate::fair::weights::NICE_0_LOAD;
+use crate::wide;
 
 /// The service in ns at nice 0 that credits may still move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +47,7 @@ impl Tokens {
             NEVER => guard.burst_ns,
             filled_ns => {
                 let elapsed_ns = u128::from(now_ns - filled_ns);
-                let earned = elapsed_ns * u128::from(guard.per_mille) / 1000;
+                let earned = wide::div(elapsed_ns * u128::from(guard.per_mille), 1000);
                 let earned = u64::try_from(earned).unwrap_or(u64::MAX);
                 self.ns.saturating_add(earned).min(guard.burst_ns)
             }
@@ -59,8 +60,8 @@ impl Tokens {
     pub fn spend(&mut self, guard: Guard, now_ns: u64, request: CreditRequest) -> Option<i64> {
         self.fill(guard, now_ns);
         debug_assert!(self.ns <= guard.burst_ns);
-        let weight = i128::from(request.weight.max(1));
-        let affordable = i128::from(self.ns) * i128::from(NICE_0_LOAD) / weight;
+        let weight = request.weight.max(1);
+        let affordable = wide::div(u128::from(self.ns) * u128::from(NICE_0_LOAD), weight) as i128;
         let wanted = i128::from(request.target) - i128::from(request.vlag);
         let gain = wanted.min(affordable);
         let reached = i64::try_from(i128::from(request.vlag) + gain).ok()?;
@@ -68,7 +69,8 @@ impl Tokens {
             return None;
         }
         // Rounded up, so that many small credits are not free.
-        let cost = (gain * weight + i128::from(NICE_0_LOAD) - 1) / i128::from(NICE_0_LOAD);
+        let service = gain * i128::from(weight) + i128::from(NICE_0_LOAD) - 1;
+        let cost = wide::div_signed(service, NICE_0_LOAD);
         self.ns = self
             .ns
             .saturating_sub(u64::try_from(cost).unwrap_or(u64::MAX));

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::destination::{self, Apic, Source};
+use super::destination::{self, Apic, NoSuchVcpu, Source};
 use super::destination_map::{DestinationMap, FastPath, Inhibit};
 use super::icr::{DeliveryMode, Interrupt, Shorthand};
 use crate::events::Events;
@@ -38,24 +38,6 @@ pub struct ApicBus {
     map: Option<DestinationMap>,
     inhibit: Inhibit,
 }
-
-/// A vCPU index beyond the VM's vCPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoSuchVcpu {
-    /// The index asked for.
-    pub vcpu: usize,
-    /// How many vCPUs there are.
-    pub vcpus: usize,
-}
-
-impl fmt::Display for NoSuchVcpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vcpu, vcpus } = self;
-        write!(f, "no vCPU {vcpu}: the VM has {vcpus}, counted from 0")
-    }
-}
-
-impl core::error::Error for NoSuchVcpu {}
 
 /// What became of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,26 @@
 //! Which LAPICs a destination names, by KVM's rules (`kvm_apic_match_dest`).
 
+use core::fmt;
+
 use super::icr::{Interrupt, Shorthand};
+
+/// A vCPU index beyond the VM's vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchVcpu {
+    /// The index asked for.
+    pub vcpu: usize,
+    /// How many vCPUs there are.
+    pub vcpus: usize,
+}
+
+impl fmt::Display for NoSuchVcpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vcpu, vcpus } = self;
+        write!(f, "no vCPU {vcpu}: the VM has {vcpus}, counted from 0")
+    }
+}
+
+impl core::error::Error for NoSuchVcpu {}
 
 /// The mode of a LAPIC, from its base MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +88,7 @@ impl Apic {
     pub const fn xapic_logical_id(&self) -> u32 {
         self.ldr >> 24
     }
+    #[cfg(feature = "alloc")]
     const fn broadcast(&self) -> u32 {
         if self.x2apic() {
             X2APIC_BROADCAST
@@ -76,6 +97,7 @@ impl Apic {
         }
     }
 
+    #[cfg(feature = "alloc")]
     /// Whether `dest` names this LAPIC (no shorthand). `from_apic`: sent by a LAPIC. A
     /// device's 8-bit broadcast is widened unless `quirk_disabled`.
     fn named_by(&self, dest: u32, logical: bool, from_apic: bool, quirk_disabled: bool) -> bool {
@@ -94,6 +116,7 @@ impl Apic {
         }
     }
 
+    #[cfg(feature = "alloc")]
     fn named_logically(&self, mda: u32) -> bool {
         if self.x2apic() {
             return self.ldr >> 16 == mda >> 16 && self.ldr & mda & 0xffff != 0;
@@ -108,6 +131,7 @@ impl Apic {
     }
 }
 
+#[cfg(feature = "alloc")]
 /// Whether `interrupt` from `source` is for `apics[target]`. The mode "disabled" and the
 /// software-enable bit play no part. An index out of range matches nothing.
 #[must_use]

@@ -10,8 +10,10 @@
 //! Sources: Intel SDM vol. 3, "Advanced Programmable Interrupt Controller" and "APIC
 //! virtualization and virtual interrupts"; Linux `arch/x86/kvm/lapic.c`; Xen `vlapic.c`.
 
+#[cfg(feature = "alloc")]
 mod apic_bus;
 mod destination;
+#[cfg(feature = "alloc")]
 mod destination_map;
 mod icr;
 mod irr;
@@ -20,8 +22,10 @@ mod vector_set;
 pub mod virtual_delivery;
 pub mod xen;
 
-pub use apic_bus::{ApicBus, BusOptions, Delivered, NoSuchVcpu, PvIpi, PvIpiError};
-pub use destination::{Apic, ApicMode, NO_SOURCE, Source};
+#[cfg(feature = "alloc")]
+pub use apic_bus::{ApicBus, BusOptions, Delivered, PvIpi, PvIpiError};
+pub use destination::{Apic, ApicMode, NO_SOURCE, NoSuchVcpu, Source};
+#[cfg(feature = "alloc")]
 pub use destination_map::{DestinationMap, FastPath, Inhibit, LogicalMode};
 pub use icr::{DeliveryMode, IllegalVector, Interrupt, Shorthand};
 pub use irr::{InterruptSource, Irr, Merged};

@@ -4,8 +4,6 @@
 //! to the IRR, `irr_pending`. They are kept because they are observable: in the time of an event
 //! request, and in RVI and SVI.
 
-use alloc::boxed::Box;
-
 use super::irr::{InterruptSource, Irr, Merged};
 use super::vector_set::VectorSet;
 use crate::word::AtomicWord;
@@ -19,13 +17,19 @@ pub(super) struct LevelTriggered {
     pub(super) eoi_exit: VectorSet,
 }
 
+/// Allocated by the few LAPICs that need it; without memory of its own each LAPIC has room.
+#[cfg(feature = "alloc")]
+type LevelRoom = alloc::boxed::Box<LevelTriggered>;
+#[cfg(not(feature = "alloc"))]
+type LevelRoom = LevelTriggered;
+
 /// The part of a LAPIC that only the vCPU's own thread, or the processor that runs it, touches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lapic {
     /// In-service register.
     pub(super) isr: VectorSet,
     /// What level-triggered interrupts need; none came yet otherwise.
-    pub(super) level: Option<Box<LevelTriggered>>,
+    pub(super) level: Option<LevelRoom>,
     pub(super) tpr: u8,
     pub(super) ppr: u8,
     pub(super) apicv: bool,

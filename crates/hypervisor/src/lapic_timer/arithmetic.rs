@@ -10,6 +10,7 @@ use core::fmt;
 
 use super::timer::{Now, TimerMode};
 use super::tsc::GuestTsc;
+use crate::wide;
 
 /// Length of a bus cycle, from 1 ns to as many as the longest count times the largest divisor has
 /// room for in 64 bits.
@@ -177,7 +178,10 @@ pub fn target_from_divisor(
 ) -> Target {
     let remaining = old.target_ns.wrapping_sub(now_ns).max(0) as u64;
     let product = u128::from(remaining) * u128::from(rate.divisor);
-    let rest = product.checked_div(u128::from(old_divisor)).unwrap_or(0) as u64;
+    let rest = match old_divisor {
+        0 => 0,
+        divisor => wide::div(product, u64::from(divisor)) as u64,
+    };
     Target {
         period_ns: rate.period(tmict, mode),
         tscdeadline: old

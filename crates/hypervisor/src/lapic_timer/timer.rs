@@ -1,7 +1,5 @@
 //! The timer of one vCPU: arming, expiry, injection.
 
-use alloc::sync::Arc;
-
 use super::actions::{Action, Actions};
 use super::advance::{self, Spin, Wait};
 use super::arithmetic::{self, BusCycle, Rate, SwDeadline};
@@ -76,6 +74,12 @@ pub(super) struct Common {
     pub(super) tsc: GuestTsc,
 }
 
+/// Kept once for all timers of a VM; without memory of its own each timer has a copy.
+#[cfg(feature = "alloc")]
+pub(super) type CommonRef = alloc::sync::Arc<Common>;
+#[cfg(not(feature = "alloc"))]
+pub(super) type CommonRef = Common;
+
 /// A guest TSC that one timer can take on without allocating or freeing memory.
 ///
 /// The TSC changes under a spinlock with interrupts off (`tsc_write_lock`): make this before the
@@ -83,14 +87,14 @@ pub(super) struct Common {
 #[derive(Debug)]
 pub struct PreparedTsc {
     /// The new one; after the change the old one.
-    pub(super) common: Arc<Common>,
+    pub(super) common: CommonRef,
 }
 
 /// The timer of one vCPU. Its owner serializes the calls: the hrtimer's callback runs on another
 /// CPU, but never during a call of the vCPU's thread that cancels it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LapicTimer {
-    pub(super) common: Arc<Common>,
+    pub(super) common: CommonRef,
     pub(super) mode: TimerMode,
     pub(super) vector: u8,
     pub(super) masked: bool,
@@ -116,10 +120,10 @@ impl LapicTimer {
     /// A timer after reset: one-shot, masked, nothing armed.
     #[must_use]
     pub fn new(parameters: TimerParameters, tsc: GuestTsc) -> Self {
-        Self::with(Arc::new(Common { parameters, tsc }))
+        Self::with(CommonRef::from(Common { parameters, tsc }))
     }
 
-    fn with(common: Arc<Common>) -> Self {
+    fn with(common: CommonRef) -> Self {
         let parameters = common.parameters;
         Self {
             common,
@@ -150,7 +154,7 @@ impl LapicTimer {
     /// same.
     #[must_use]
     pub fn like(model: &Self) -> Self {
-        Self::with(Arc::clone(&model.common))
+        Self::with(CommonRef::clone(&model.common))
     }
 
     /// Prepares a change of the guest's TSC, for this timer.
@@ -158,7 +162,7 @@ impl LapicTimer {
     pub fn prepare_tsc(&self, tsc: GuestTsc) -> PreparedTsc {
         let parameters = self.common.parameters;
         PreparedTsc {
-            common: Arc::new(Common { parameters, tsc }),
+            common: CommonRef::from(Common { parameters, tsc }),
         }
     }
 

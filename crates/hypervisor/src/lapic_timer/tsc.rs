@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::counter::arith::{TimeScale, mul_shr};
+use crate::wide;
 
 /// Fraction bits of a TSC ratio on VMX.
 const FRACTION: u32 = 48;
@@ -118,7 +119,7 @@ impl GuestTsc {
     /// Nanoseconds in guest cycles, rounded down, exact; at most `u64::MAX`.
     #[must_use]
     pub fn exact_ns(&self, cycles: u64) -> u64 {
-        let ns = u128::from(cycles) * 1_000_000 / u128::from(self.khz.max(1));
+        let ns = wide::div(u128::from(cycles) * 1_000_000, u64::from(self.khz.max(1)));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
@@ -128,7 +129,7 @@ impl GuestTsc {
         if !self.is_scaled() || cycles == 0 {
             return Some(cycles);
         }
-        let host = (u128::from(cycles) << FRACTION).checked_div(u128::from(self.ratio))?;
-        u64::try_from(host).ok()
+        debug_assert_ne!(self.ratio, 0, "checked by `new`");
+        u64::try_from(wide::div(u128::from(cycles) << FRACTION, self.ratio)).ok()
     }
 }

@@ -6,7 +6,7 @@ use super::descriptor::{Control, ndst};
 use super::policy::{Fault, Suppression};
 use super::shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, kick, wake_up};
 use super::sync::{recompute_on, suppress, unsuppress};
-use super::wakeup::WakeupLists;
+use super::wakeup::{WakeupList, WakeupLists};
 use super::{POSTED_INTR_VECTOR, POSTED_INTR_WAKEUP_VECTOR};
 use crate::events::Events;
 use crate::word::AtomicWord;

@@ -83,7 +83,9 @@ pub use policy::{Fault, Suppression, UnknownSuppression};
 pub use shared::{CpuId, Kick, Requests, SharedVcpu, VcpuId, VcpuMode, kick, wake_up};
 pub use software::{Delivery, deliver, deliver_nested, deliver_through_irr};
 pub use sync::{Synchronized, suppress, unsuppress};
-pub use wakeup::{CpuList, LocalLists, WakeupLists, wakeup_handler};
+#[cfg(feature = "alloc")]
+pub use wakeup::{CpuList, LocalLists};
+pub use wakeup::{WakeupList, WakeupLists, wakeup_handler};
 
 /// Host vector of a notification for a vCPU in guest mode (`POSTED_INTR_VECTOR`).
 pub const POSTED_INTR_VECTOR: u8 = 0xf2;

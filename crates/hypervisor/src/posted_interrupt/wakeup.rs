@@ -1,6 +1,8 @@
 //! The per-CPU lists of blocked vCPUs and the handler of the wakeup vector.
 
+#[cfg(feature = "alloc")]
 use alloc::vec::Vec;
+#[cfg(feature = "alloc")]
 use core::cell::RefCell;
 
 use super::shared::{CpuId, SharedVcpu, VcpuId};
@@ -9,13 +11,28 @@ use crate::word::AtomicWord;
 
 /// The vCPUs that blocked on one CPU, in order.
 ///
+/// Upstream links the vCPUs themselves, as a hypervisor without an allocator does too. Its list has room for
+/// every vCPU that may block on the CPU, because its lock is a spinlock, taken with interrupts off.
+pub trait WakeupList {
+    /// Adds a vCPU at the end.
+    fn append(&mut self, vcpu: VcpuId);
+    /// Removes a vCPU; whether it was in the list.
+    fn remove(&mut self, vcpu: VcpuId) -> bool;
+    /// Calls `visit` for each vCPU, in order.
+    fn for_each(&self, visit: impl FnMut(VcpuId));
+}
+
+/// A list in memory of its own, for vCPUs that are not linked.
+///
 /// Upstream links the vCPUs themselves. This list needs room in advance for every vCPU that may
 /// block on the CPU, because its lock is a spinlock, taken with interrupts off.
+#[cfg(feature = "alloc")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuList {
     vcpus: Vec<VcpuId>,
 }
 
+#[cfg(feature = "alloc")]
 impl CpuList {
     /// An empty list with room for so many vCPUs.
     #[must_use]
@@ -55,19 +72,36 @@ impl CpuList {
     }
 }
 
+#[cfg(feature = "alloc")]
+impl WakeupList for CpuList {
+    fn append(&mut self, vcpu: VcpuId) {
+        Self::append(self, vcpu);
+    }
+    fn remove(&mut self, vcpu: VcpuId) -> bool {
+        Self::remove(self, vcpu)
+    }
+    fn for_each(&self, visit: impl FnMut(VcpuId)) {
+        self.vcpus.iter().copied().for_each(visit);
+    }
+}
+
 /// The lists of all CPUs, each under its own lock.
 pub trait WakeupLists {
+    /// The list of one CPU.
+    type List: WakeupList;
     /// Runs `body` on a CPU's list with that list locked and interrupts off: the wakeup IRQ takes
     /// the same lock. `None` if there is no such CPU.
-    fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R>;
+    fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut Self::List) -> R) -> Option<R>;
 }
 
 /// Lists for one thread, as in a simulator.
+#[cfg(feature = "alloc")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLists {
     lists: RefCell<Vec<CpuList>>,
 }
 
+#[cfg(feature = "alloc")]
 impl LocalLists {
     /// Empty lists of `cpus` CPUs, each with room for `vcpus`.
     #[must_use]
@@ -83,7 +117,10 @@ impl LocalLists {
     }
 }
 
+#[cfg(feature = "alloc")]
 impl WakeupLists for LocalLists {
+    type List = CpuList;
+
     fn locked<R>(&self, cpu: CpuId, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
         // A `body` that locks a second list finds all of them locked.
         let mut lists = self.lists.try_borrow_mut().ok()?;
@@ -103,13 +140,13 @@ pub fn wakeup_handler<'a, W: AtomicWord + 'a>(
 ) -> Option<u32> {
     lists.locked(cpu, |list| {
         let mut woken = 0;
-        for &id in list.vcpus() {
+        list.for_each(|id| {
             if vcpu_of(id).is_some_and(|vcpu| vcpu.desc.test_on()) {
                 woken += 1;
                 events.wakeup_handler_wakes();
                 wake(id);
             }
-        }
+        });
         woken
     })
 }

@@ -129,6 +129,8 @@ struct Spy<'a> {
 }
 
 impl WakeupLists for Spy<'_> {
+    type List = CpuList;
+
     fn locked<R>(&self, cpu: u32, body: impl FnOnce(&mut CpuList) -> R) -> Option<R> {
         let nv = self.vcpu.desc.control().nv();
         self.locked.borrow_mut().push((cpu, nv));
