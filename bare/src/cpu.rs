@@ -15,6 +15,7 @@ pub enum Control {
 
 pub const IA32_APIC_BASE: u32 = 0x1b;
 pub const IA32_FEATURE_CONTROL: u32 = 0x3a;
+pub const IA32_TSC_ADJUST: u32 = 0x3b;
 pub const IA32_TSC_DEADLINE: u32 = 0x6e0;
 pub const IA32_EFER: u32 = 0xc000_0080;
 pub const X2APIC_EOI: u32 = 0x80b;
@@ -44,6 +45,11 @@ pub fn tsc() -> u64 {
     // SAFETY: reads a counter. Not `nomem`, so that it stays between the accesses around it.
     unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nostack)) };
     u64::from(high) << 32 | u64::from(low)
+}
+
+/// What was added to this CPU's time stamp counter.
+pub fn tsc_adjustment() -> u64 {
+    rdmsr(IA32_TSC_ADJUST)
 }
 
 pub fn out8(port: u16, value: u8) {

@@ -9,7 +9,7 @@ use stealtime_hypervisor::posted_interrupt::{Capabilities, Fault, Suppression};
 use crate::console::say;
 use crate::guest::Program;
 use crate::phase::{self, Guest, Phase, Poster};
-use crate::scenario::{CAPABILITIES, exiting, posts, setup};
+use crate::scenario::{CAPABILITIES, check, exiting, posts, setup};
 use crate::vcpu::{Setup, Shared};
 
 /// What the guest does while it is posted to.
@@ -200,22 +200,54 @@ fn sound(policy: Suppression) -> Vec<Version> {
     versions
 }
 
+/// A poster is interrupted between PIR and ON, while the vCPU is preempted between its last check and
+/// its sleep, and moves. On plain APICv the kernel's load then loses the wakeup.
+pub fn preempted_poster(count: u64, machine: &Shared) {
+    line(["version", "guest"], ["interr.", "lost", "first", "twice"]);
+    for (name, policy, capabilities, wakes_after_load, loses) in [
+        ("off, as in Linux 7.2", Suppression::Off, PLAIN, false, true),
+        ("put, as in Linux 7.2", Suppression::Put, PLAIN, false, true),
+        ("put, with the patch", Suppression::Put, PLAIN, true, false),
+        ("off, with the patch", Suppression::Off, PLAIN, true, false),
+        (
+            "put, IPI virtualization",
+            Suppression::Put,
+            BYPASS,
+            false,
+            false,
+        ),
+        ("corrected", Suppression::Corrected, PLAIN, false, false),
+    ] {
+        let setup = Setup {
+            policy,
+            capabilities,
+            wakes_after_load,
+            host_work: 100,
+            ..setup()
+        };
+        let mut phase = Rig::Migrates.phase(name, setup, Poster::Software, count);
+        phase.poster_gap = 3_000;
+        let o = phase::run(phase, machine);
+        let figures = [count, o.lost, o.first_lost, o.twice];
+        line([name, Rig::Migrates.name()], figures);
+        check(
+            (o.lost > 0) == loses && o.twice == 0,
+            format_args!("expected {}", if loses { "a loss" } else { "no loss" }),
+        );
+    }
+}
+
+fn line<F: core::fmt::Display>(
+    [version, guest]: [&str; 2],
+    [interrupts, lost, first, twice]: [F; 4],
+) {
+    say!("{version:<32} {guest:<18} {interrupts:>9} {lost:>7} {first:>9} {twice:>6}");
+}
+
 /// Runs the versions, and prints what each lost. `count` posts of each faulty and each corrected one. With
 /// a `sound_policy` only its versions run, with so many posts in all.
 pub fn table(sound_policy: Option<Suppression>, count: u64, cpus: u32, machine: &Shared) {
-    let line = |version: &str, rig: &str, figures: [u64; 4]| {
-        let [interrupts, lost, first, twice] = figures;
-        say!("{version:<32} {rig:<18} {interrupts:>9} {lost:>7} {first:>9} {twice:>6}");
-    };
-    say!(
-        "{:<32} {:<18} {:>9} {:>7} {:>9} {:>6}",
-        "version",
-        "guest",
-        "interr.",
-        "lost",
-        "first",
-        "twice"
-    );
+    line(["version", "guest"], ["interr.", "lost", "first", "twice"]);
     let policy = sound_policy.unwrap_or(Suppression::Corrected);
     let must_pass = sound(policy);
     let (versions, share) = match sound_policy {
@@ -249,8 +281,7 @@ pub fn table(sound_policy: Option<Suppression>, count: u64, cpus: u32, machine: 
         let outcome = phase::run(phase, machine);
         let name = version.name;
         line(
-            name,
-            version.rig.name(),
+            [name, version.rig.name()],
             [share, outcome.lost, outcome.first_lost, outcome.twice],
         );
         if is_sound {
@@ -259,5 +290,8 @@ pub fn table(sound_policy: Option<Suppression>, count: u64, cpus: u32, machine: 
             twice += outcome.twice;
         }
     }
-    line(policy.name(), "all of these", [interrupts, lost, 0, twice]);
+    line(
+        [policy.name(), "all of these"],
+        [interrupts, lost, 0, twice],
+    );
 }

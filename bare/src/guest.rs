@@ -30,6 +30,8 @@ pub enum Program {
     Ping = 4,
     /// Answers IPIs of vCPU `peer`; spins with PAUSE meanwhile.
     Pong = 5,
+    /// Reports its TSC `count` times, after `work` rounds each. Every other report asks for another CPU.
+    Clock = 6,
 }
 
 /// What a guest and the host share. The guest's GS base points here.
@@ -49,6 +51,8 @@ pub struct Page {
     /// Sum and maximum of the lateness of timer interrupts, cycles.
     pub late_sum: AtomicU64,
     pub late_max: AtomicU64,
+    /// Reads of the TSC that were not above the one before.
+    pub backward: AtomicU64,
 }
 
 /// A page with its stack.
@@ -109,6 +113,7 @@ impl Page {
             &self.period,
             &self.late_sum,
             &self.late_max,
+            &self.backward,
         ] {
             word.store(0, SeqCst);
         }
@@ -141,6 +146,8 @@ pub extern "C" fn start(page: &'static Page) -> ! {
         ticks(page, true);
     } else if program == Program::Ping as u32 {
         ping(page);
+    } else if program == Program::Clock as u32 {
+        clock(page);
     } else {
         pong(page);
     }
@@ -223,6 +230,30 @@ fn wait_for_tick(page: &Page, tick: u64, halts: bool) {
                 core::hint::spin_loop();
             }
         }
+    }
+}
+
+/// RAX of a VMCALL: RCX is the TSC. The second asks for another CPU.
+pub const REPORT: u64 = 1;
+pub const REPORT_AND_MOVE: u64 = 2;
+
+fn clock(page: &Page) {
+    let (count, work) = (page.count.load(SeqCst), page.work.load(SeqCst));
+    let mut last = 0;
+    for report in 0..count {
+        rounds(page, work);
+        let value = tsc();
+        if value <= last {
+            page.backward.fetch_add(1, SeqCst);
+        }
+        last = value;
+        let call = if report % 2 == 0 {
+            REPORT
+        } else {
+            REPORT_AND_MOVE
+        };
+        // SAFETY: the host reads the registers, and changes none.
+        unsafe { asm!("vmcall", in("rax") call, in("rcx") value) };
     }
 }
 

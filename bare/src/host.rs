@@ -16,14 +16,11 @@ use crate::boot::MAX_CPUS;
 use crate::counters::COUNTERS;
 use crate::cpu::{self, SpinLock};
 use crate::guest::{self, MAX_VCPUS};
-use crate::record::{self, Kind};
+use crate::record::{self, Kind, RESCHEDULE_VECTOR, TIMER_VECTOR};
+use crate::sched;
 use crate::vcpu::{BLOCKED, DONE, READY, RUNNING, Stop, Vcpu};
+use crate::word::Word;
 use crate::yields;
-
-/// Host vector of timers (LAPIC).
-pub const TIMER_VECTOR: u8 = 0xec;
-/// Host vector that makes a CPU look at its run queue and at requests.
-pub const RESCHEDULE_VECTOR: u8 = 0xfd;
 
 /// No vCPU.
 const NONE: u32 = u32::MAX;
@@ -94,6 +91,8 @@ pub static FAULTS: AtomicU64 = AtomicU64::new(0);
 pub static MIGRATES: AtomicU32 = AtomicU32::new(0);
 /// All guests stop when the first so many have ended.
 pub static ENDS_WITH: AtomicU32 = AtomicU32::new(0);
+/// All guests stop at this time, TSC; 0: they end by themselves.
+pub static ENDS_AT: AtomicU64 = AtomicU64::new(0);
 /// Longest time between a blocking vCPU's last check and its sleep, cycles.
 pub static LINGER: AtomicU64 = AtomicU64::new(0);
 
@@ -200,6 +199,11 @@ pub fn reschedule_is_pending(cpu: u32) -> bool {
     this(cpu).reschedule.load(Relaxed)
 }
 
+/// Requests that a CPU reschedules.
+pub fn reschedule(cpu: u32) {
+    this(cpu).reschedule.store(true, Relaxed);
+}
+
 /// A vCPU is to run next on a CPU, in place of the one that yields to it.
 pub fn nominate(cpu: u32, vcpu: u32) {
     this(cpu).nominated.store(vcpu, Relaxed);
@@ -236,6 +240,9 @@ pub fn make_runnable(vcpu: &Vcpu, cpu: u32) {
     {
         yields::woken(vcpu.id);
         let home = vcpu.home.load(SeqCst);
+        if sched::is_active() && sched::wake(vcpu.id, home) {
+            reschedule(home);
+        }
         if home != cpu {
             cpu::send_ipi(home, RESCHEDULE_VECTOR);
         }
@@ -260,7 +267,7 @@ pub fn interrupt(cpu: u32, vector: u8) {
 }
 
 fn wake_blocked(cpu: u32) {
-    let shared = |id| vcpu(id).map(|vcpu| -> &SharedVcpu<AtomicU64> { &vcpu.shared });
+    let shared = |id| vcpu(id).map(|vcpu| -> &SharedVcpu<Word> { &vcpu.shared });
     wakeup_handler(cpu, &Lists, shared, &COUNTERS, |id| {
         if let Some(vcpu) = vcpu(id)
             && wake_up(&vcpu.shared)
@@ -294,8 +301,14 @@ fn timer_interrupt(cpu: u32) {
         let expired = |slot: &Option<u64>| slot.is_some_and(|deadline| deadline <= now);
         let Some(id) = timers.started.iter().position(expired) else {
             if timers.tick != 0 && timers.tick <= now {
-                local.reschedule.store(true, Relaxed);
+                if !sched::is_active() || sched::tick(cpu) {
+                    reschedule(cpu);
+                }
                 timers.tick = now + next_tick(cpu);
+                let ends_at = ENDS_AT.load(Relaxed);
+                if ends_at != 0 && ends_at <= now {
+                    stop_all();
+                }
             }
             program(&mut timers);
             return;
@@ -311,6 +324,9 @@ fn timer_interrupt(cpu: u32) {
 
 fn next_tick(cpu: u32) -> u64 {
     let mean = this(cpu).tick_cycles.load(Relaxed);
+    if sched::is_active() {
+        return mean;
+    }
     mean / 2 + random(cpu) % mean.max(1)
 }
 
@@ -385,8 +401,15 @@ pub fn schedule(cpu: u32) {
     while !all_done() {
         let number = NUMBER.load(SeqCst);
         let nominated = local.nominated.swap(NONE, Relaxed);
-        let in_turn = (1..=number).map(|step| (last + step) % number);
-        let in_order = Some(nominated).into_iter().chain(in_turn);
+        // The fair class alone decides if it is active.
+        let (first, turns) = if sched::is_active() {
+            local.reschedule.store(false, Relaxed);
+            (sched::pick(cpu), 0)
+        } else {
+            (Some(nominated), number)
+        };
+        let in_turn = (1..=turns).map(|step| (last + step) % number);
+        let in_order = first.into_iter().chain(in_turn);
         let take = |vcpu: &&Vcpu| {
             vcpu.home.load(SeqCst) == cpu
                 && vcpu
@@ -402,7 +425,9 @@ pub fn schedule(cpu: u32) {
         switch(cpu, &mut previous, vcpu.tid, 1);
         last = vcpu.id;
         // A tick of the idle CPU, or of the task before, preempts none of those that come now.
-        local.reschedule.store(false, Relaxed);
+        if !sched::is_active() {
+            local.reschedule.store(false, Relaxed);
+        }
         local.current.store(vcpu.id, Relaxed);
         let stop = vcpu.run(cpu);
         local.current.store(NONE, Relaxed);
@@ -416,7 +441,14 @@ pub fn schedule(cpu: u32) {
     stop_tick(cpu);
 }
 
+fn stop_all() {
+    vcpus().for_each(|vcpu| guest::page(vcpu.id).stop.store(1, SeqCst));
+}
+
 fn leave(vcpu: &Vcpu, stop: Stop, cpu: u32) {
+    if sched::is_active() {
+        sched::leave(cpu, stop);
+    }
     match stop {
         Stop::Preempted => {
             let migrates = MIGRATES.load(Relaxed);
@@ -432,8 +464,15 @@ fn leave(vcpu: &Vcpu, stop: Stop, cpu: u32) {
         Stop::Blocked => {
             vcpu.state.store(BLOCKED, SeqCst);
             // A waker that came before this store has found no sleeper to make runnable.
-            if !vcpu.shared.still_waiting() {
-                let _ = vcpu.state.compare_exchange(BLOCKED, READY, SeqCst, SeqCst);
+            if !vcpu.shared.still_waiting()
+                && vcpu
+                    .state
+                    .compare_exchange(BLOCKED, READY, SeqCst, SeqCst)
+                    .is_ok()
+                && sched::is_active()
+                && sched::wake(vcpu.id, cpu)
+            {
+                reschedule(cpu);
             }
         }
         Stop::Done => {
@@ -443,7 +482,7 @@ fn leave(vcpu: &Vcpu, stop: Stop, cpu: u32) {
                 .take(number)
                 .all(|vcpu| vcpu.state.load(SeqCst) == DONE)
             {
-                vcpus().for_each(|vcpu| guest::page(vcpu.id).stop.store(1, SeqCst));
+                stop_all();
             }
         }
     }

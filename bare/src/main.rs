@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod batches;
 mod boot;
+mod clock;
 mod console;
 mod counters;
 mod cpu;
@@ -20,8 +21,11 @@ mod memory;
 mod phase;
 mod record;
 mod scenario;
+mod sched;
+mod shares;
 mod vcpu;
 mod vmx;
+mod word;
 mod yields;
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -127,10 +131,13 @@ fn first() -> ! {
     let events = record::write_out();
     let lost = record::end(events);
     let faults = host::FAULTS.load(SeqCst);
+    let failed = scenario::FAILED.load(SeqCst);
     if !known {
         say!("bare: no such scenario: {}", settings.scenario);
     } else if faults > 0 {
         say!("bare: {faults} guests ended by a fault");
+    } else if failed > 0 {
+        say!("bare: {failed} checks failed");
     } else {
         say!("bare: done, {events} events, {lost} lost");
     }

@@ -7,12 +7,15 @@ use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::posted_interrupt::{VcpuMode, vtd};
 
 use crate::batches;
+use crate::clock::{self, Reports};
 use crate::counters::{COUNTERS, value};
 use crate::cpu;
 use crate::guest::{self, IPI_VECTOR, Program, TIMER_VECTOR};
 use crate::host;
 use crate::record::{self, Kind};
+use crate::sched::{self, Scheduling};
 use crate::vcpu::{DONE, Setup, Shared, Vcpu};
+use crate::word;
 use crate::yields;
 
 /// The vector that posters post.
@@ -29,6 +32,8 @@ pub struct Guest {
     pub count: u32,
     pub period: u64,
     pub peer: u32,
+    /// For the fair class.
+    pub nice: i8,
 }
 
 impl Guest {
@@ -40,6 +45,7 @@ impl Guest {
             count: 0,
             period: 0,
             peer: 0,
+            nice: 0,
         }
     }
 }
@@ -78,6 +84,14 @@ pub struct Phase {
     pub yields: YieldKnobs,
     /// Longest time between a blocking vCPU's last check and its sleep, cycles.
     pub linger: u64,
+    /// Longest pause of a software poster between PIR and ON, cycles; 0: none.
+    pub poster_gap: u64,
+    /// How vCPUs share a CPU.
+    pub scheduling: Scheduling,
+    /// Cycles after which all guests stop; 0: they end by themselves.
+    pub duration: u64,
+    /// Cycles by which the TSC of the second CPU is ahead. Events are not recorded then.
+    pub skew: u64,
 }
 
 /// What came of a phase.
@@ -113,6 +127,15 @@ pub struct Outcome {
     pub halt_polls_successful: u64,
     /// TSC cycles that the phase took.
     pub cycles: u64,
+    /// Directed yields in the fair class, those with the target as next task, and those with a credit.
+    pub yields: u64,
+    pub reached: u64,
+    pub credited: u64,
+    /// Rounds of each guest.
+    pub loops: Vec<u64>,
+    /// Reads of a guest's TSC that were not above the one before.
+    pub backward: u64,
+    pub clock: Reports,
 }
 
 impl Outcome {
@@ -158,10 +181,17 @@ pub fn follow(cpu: u32) -> ! {
 }
 
 fn take_part(phase: &Phase, cpu: u32) {
+    let adjust = |cycles| {
+        if cpu == 1 && phase.skew > 0 {
+            cpu::wrmsr(cpu::IA32_TSC_ADJUST, cycles);
+        }
+    };
+    adjust(phase.skew);
     match phase.poster {
         Some(poster) if cpu + 1 == host::ONLINE.load(Relaxed) => post_all(phase, poster, cpu),
         _ => host::schedule(cpu),
     }
+    adjust(0);
 }
 
 /// Runs `body` on this CPU, while all others run [`batches::idle`] until the machine stops.
@@ -202,6 +232,8 @@ pub fn run(phase: Phase, machine: &Shared) -> Outcome {
         .collect();
     record::text(Kind::Phase, u64::from(number), 0, phase.name);
     yields::begin(vcpus.len(), phase.yields);
+    sched::begin(phase.scheduling, &phase.guests, online);
+    clock::reset();
     host::set_vcpus(&vcpus);
     for cpu in 0..online {
         let last = cpu + 1 == online;
@@ -217,11 +249,26 @@ pub fn run(phase: Phase, machine: &Shared) -> Outcome {
         host::set_cpu(cpu, last && phase.housekeeping_tick > 0, tick);
     }
     // The last CPU posts, or does the housekeeping.
-    let migrates = if phase.migrate { online - 1 } else { 0 };
+    let runs_guests = phase.poster.is_none() && phase.housekeeping_tick == 0;
+    let migrates = match (phase.migrate, runs_guests) {
+        (false, _) => 0,
+        (true, true) => online,
+        (true, false) => online - 1,
+    };
     host::MIGRATES.store(migrates, SeqCst);
     host::LINGER.store(phase.linger, SeqCst);
     host::ENDS_WITH.store(phase.ends_with, SeqCst);
     let begin = cpu::tsc();
+    let ends_at = if phase.duration > 0 {
+        begin + phase.duration
+    } else {
+        0
+    };
+    host::ENDS_AT.store(ends_at, SeqCst);
+    let recorded = record::ENABLED.load(SeqCst);
+    if phase.skew > 0 {
+        record::ENABLED.store(false, SeqCst);
+    }
     FINISHED.store(0, SeqCst);
     PHASE.store((&raw const phase).cast_mut(), SeqCst);
     GENERATION.fetch_add(1, SeqCst);
@@ -230,6 +277,7 @@ pub fn run(phase: Phase, machine: &Shared) -> Outcome {
         cpu::interrupt_window();
     }
     cpu::interrupt_window();
+    record::ENABLED.store(recorded, SeqCst);
     outcome(phase.name, &vcpus, cpu::tsc() - begin)
 }
 
@@ -275,6 +323,12 @@ fn outcome(name: &'static str, vcpus: &[&Vcpu], cycles: u64) -> Outcome {
         halt_polls: value(&COUNTERS.halt_polls),
         halt_polls_successful: value(&COUNTERS.halt_polls_successful),
         cycles,
+        yields: value(&sched::YIELDS),
+        reached: value(&sched::REACHED),
+        credited: value(&sched::CREDITED),
+        loops: pages().map(|page| page.loops.load(SeqCst)).collect(),
+        backward: pages().map(|page| page.backward.load(SeqCst)).sum(),
+        clock: clock::reports(),
     }
 }
 
@@ -335,6 +389,9 @@ fn post_one(phase: &Phase, poster: Poster, target: &'static Vcpu, cpu: u32, numb
     let handled = &page.handled[usize::from(POSTED_VECTOR)];
     let count = handled.load(SeqCst);
     let begin = cpu::tsc();
+    if phase.poster_gap > 0 {
+        word::pause_after_next_bit(cpu, host::random(cpu) % phase.poster_gap);
+    }
     match poster {
         Poster::Software => target.post(POSTED_VECTOR, cpu),
         Poster::Device => target.post_by_device(POSTED_VECTOR, cpu),

@@ -1,6 +1,6 @@
 //! The event stream: recorded in memory, written to the printer port at the end.
 //!
-//! The format is described in `docs/bare.md` and read by `stealtime import`.
+//! `stealtime import` reads it; docs/bare.md describes it.
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -11,34 +11,17 @@ use crate::cpu;
 
 /// Events of one CPU.
 const CAPACITY: usize = 400_000;
-/// Bytes of the header.
-const HEADER_LEN: u16 = 32;
+/// The format, which `stealtime import` has too.
+#[path = "../../crates/stealtime/src/verb/import/format.rs"]
+#[allow(dead_code, reason = "the reader needs more of it")]
+mod format;
 
-/// Kinds of frames. Numbers are part of the format.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// Text: a phase begins.
-    Phase = 1,
-    /// Name of a VM; `first` is the thread's id, `second` the vCPU.
-    Vcpu = 2,
-    Exit = 3,
-    Entry = 4,
-    Accept = 5,
-    Switch = 6,
-    Waking = 7,
-    HvTimer = 8,
-    VectorEntry = 9,
-    VectorExit = 10,
-    TimerStart = 11,
-    TimerCancel = 12,
-    TimerExpire = 13,
-    Msr = 14,
-    Wakeup = 15,
-    Ipi = 16,
-    /// `first` events, and `small` CPUs that lost some.
-    End = 255,
-}
+use format::{HEADER_LEN, MAGIC, VERSION, add_to_checksum};
+pub(crate) use format::{Kind, RESCHEDULE_VECTOR, TIMER_VECTOR};
+
+const _: () = assert!(
+    format::WAKEUP_VECTOR == stealtime_hypervisor::posted_interrupt::POSTED_INTR_WAKEUP_VECTOR
+);
 
 /// One event. The operands' meaning depends on the kind.
 #[derive(Clone, Copy)]
@@ -106,7 +89,7 @@ impl Printer {
         cpu::out8(0x378, byte);
         cpu::out8(0x37a, 0x0d);
         cpu::out8(0x37a, 0x0c);
-        self.sum = self.sum.wrapping_mul(31).wrapping_add(u16::from(byte));
+        self.sum = add_to_checksum(self.sum, byte);
     }
     fn bytes(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&byte| self.byte(byte));
@@ -126,8 +109,8 @@ impl Printer {
 /// Begins the stream.
 pub fn header(cpus: u16, tsc_khz: u32, seed: u64) {
     let mut printer = Printer { sum: 0 };
-    printer.bytes(b"STBARE\r\n");
-    printer.bytes(&1u16.to_le_bytes());
+    printer.bytes(MAGIC);
+    printer.bytes(&VERSION.to_le_bytes());
     printer.bytes(&HEADER_LEN.to_le_bytes());
     printer.bytes(&cpus.to_le_bytes());
     printer.bytes(&0u16.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stealtime_hypervisor::directed_yield::{CandidateOrder, YieldKnobs};
 use stealtime_hypervisor::halt_poll::HaltPollKnobs;
@@ -13,12 +13,15 @@ use stealtime_hypervisor::vmx::exit_reason::{
 };
 
 use crate::batches;
+use crate::clock;
 use crate::console::say;
 use crate::faults;
 use crate::guest::Program;
 use crate::phase::{self, Guest, Outcome, Phase, Poster};
 use crate::record;
-use crate::vcpu::{Setup, Shared};
+use crate::sched::Scheduling;
+use crate::shares;
+use crate::vcpu::{Setup, Shared, TSC_KHZ};
 use crate::vmx;
 
 /// What `scripts/bare` wants.
@@ -75,6 +78,8 @@ pub fn setup() -> Setup {
         host_work: 0,
         ple: None,
         halt_poll: NO_POLL,
+        guest_khz: None,
+        wakes_after_load: false,
     }
 }
 
@@ -92,6 +97,10 @@ pub fn posts(name: &'static str, setup: Setup, guest: Guest, count: u64) -> Phas
         patience: 200_000,
         targets: 1,
         linger: 0,
+        poster_gap: 0,
+        scheduling: Scheduling::Turns,
+        duration: 0,
+        skew: 0,
         yields: YieldKnobs::default(),
         ends_with: 0,
     }
@@ -178,20 +187,32 @@ fn hlt_in_guest(setup: Setup) -> Setup {
     }
 }
 
-fn timers(count: u64) -> Vec<Phase> {
-    use Program::{HaltTicks, SpinTicks};
-    let unposted = Setup {
+/// With a guest's TSC of four fifths of the host's frequency.
+fn scaled(setup: Setup) -> Setup {
+    Setup {
+        guest_khz: Some(TSC_KHZ / 5 * 4),
+        ..setup
+    }
+}
+
+/// Without posts of timers' expiries.
+fn unposted() -> Setup {
+    Setup {
         environment: TimerEnvironment {
             pi_inject_timer: false,
             ..setup().environment
         },
         ..setup()
-    };
+    }
+}
+
+fn timers(count: u64) -> Vec<Phase> {
+    use Program::{HaltTicks, SpinTicks};
     let mut local = ticks(
         "hrtimer on this CPU",
         SpinTicks,
         TimerPolicy::Off,
-        unposted,
+        unposted(),
         count,
     );
     // Without a housekeeping CPU the timer stays where it is started.
@@ -202,7 +223,7 @@ fn timers(count: u64) -> Vec<Phase> {
             "hrtimer elsewhere, kick",
             SpinTicks,
             TimerPolicy::Off,
-            unposted,
+            unposted(),
             count,
         ),
         ticks(
@@ -245,6 +266,13 @@ fn timers(count: u64) -> Vec<Phase> {
             SpinTicks,
             TimerPolicy::Adaptive,
             hv(setup()),
+            count,
+        ),
+        ticks(
+            "preemption, TSC x 0.8",
+            SpinTicks,
+            TimerPolicy::Off,
+            scaled(hv(setup())),
             count,
         ),
         ticks(
@@ -473,10 +501,27 @@ fn halts_table(count: u64, machine: &Shared) {
     }
 }
 
+/// Checks of a scenario that do not hold.
+pub static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts what must hold and does not.
+pub fn check(holds: bool, problem: core::fmt::Arguments<'_>) {
+    if !holds {
+        FAILED.fetch_add(1, Relaxed);
+        say!("  FAILED: {problem}");
+    }
+}
+
 fn verdict(outcome: &Outcome) {
     if outcome.stray > 0 {
         say!("  {} interrupts of other vectors", outcome.stray);
     }
+}
+
+fn shares_and_clocks(count: u64, machine: &Shared) {
+    shares::shares_table(count, machine);
+    shares::yields_table(count, machine);
+    clock::table(count, machine);
 }
 
 /// Runs a scenario. Whether it is known.
@@ -503,7 +548,13 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
             );
             yields_table(count, machine);
             halts_table(count, machine);
+            shares_and_clocks(count, machine);
             batches::table(count, settings.cpus);
+        }
+        "shares" => shares_and_clocks(count, machine),
+        "preempted-poster" => {
+            record::ENABLED.store(false, Relaxed);
+            faults::preempted_poster(count, machine);
         }
         "wakeups" => batches::table(count, settings.cpus),
         "faults" | "million" => {

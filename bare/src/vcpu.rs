@@ -14,9 +14,10 @@ use stealtime_hypervisor::posted_interrupt::{
     wake_up,
 };
 use stealtime_hypervisor::vmx::{
-    Controls, PAUSE_LOOPS, PREEMPTION_TIMER, apic_page, exit_reason, field,
+    Controls, PAUSE_LOOPS, PREEMPTION_TIMER, TSC, apic_page, exit_reason, field,
 };
 
+use crate::clock::GuestClock;
 use crate::console::say;
 use crate::counters::COUNTERS;
 use crate::cpu::{self, SpinLock};
@@ -25,6 +26,7 @@ use crate::host;
 use crate::memory;
 use crate::record::{self, Kind};
 use crate::vmx::{self, GuestState, Registers};
+use crate::word::Word;
 use crate::yields;
 
 /// TSC frequency that `bochsrc` sets: 50 million instructions a second.
@@ -59,6 +61,10 @@ pub struct Setup {
     pub host_work: u64,
     pub ple: Option<(u32, u32)>,
     pub halt_poll: HaltPollKnobs,
+    /// Frequency of the guest's TSC, kHz; `None`: it reads the host's.
+    pub guest_khz: Option<u32>,
+    /// Load wakes a blocking vCPU for which it has set ON, as the patch in docs/upstream has it.
+    pub wakes_after_load: bool,
 }
 
 /// What the thread of the vCPU alone uses.
@@ -76,13 +82,14 @@ struct Thread {
     polled_tsc: u64,
     /// The halt has slept.
     slept: bool,
+    clock: Option<GuestClock>,
 }
 
 /// A vCPU.
 pub struct Vcpu {
     pub id: u32,
     pub tid: u32,
-    pub shared: SharedVcpu<AtomicU64>,
+    pub shared: SharedVcpu<Word>,
     pub state: AtomicU32,
     /// The CPU that it runs on next.
     pub home: AtomicU32,
@@ -155,7 +162,10 @@ pub struct Shared {
 
 impl Vcpu {
     pub fn new(id: u32, tid: u32, cpu: u32, setup: Setup, machine: &Shared) -> &'static Self {
-        let tsc = GuestTsc::new(TSC_KHZ, GuestTsc::NEUTRAL, 0).expect("a frequency");
+        let clock = setup.guest_khz.map(GuestClock::new);
+        let hosts = || GuestTsc::new(TSC_KHZ, GuestTsc::NEUTRAL, 0).expect("a frequency");
+        let tsc = clock.as_ref().map_or_else(hosts, GuestClock::tsc);
+        let tsc_fields = clock.as_ref().map(GuestClock::fields);
         let vapic = memory::page();
         let mut poll = HaltPoll::default();
         let halt = poll.begin(&setup.halt_poll, true);
@@ -180,16 +190,17 @@ impl Vcpu {
                 halt,
                 polled_tsc: 0,
                 slept: false,
+                clock,
             }),
             vmcs: 0,
             vapic,
         }));
-        let absent = Controls::default();
-        let hv = if setup.environment.hv_shift.is_some() {
-            PREEMPTION_TIMER
-        } else {
-            absent
+        let optional = |used, controls| {
+            if used { controls } else { Controls::default() }
         };
+        let controls = optional(setup.environment.hv_shift.is_some(), PREEMPTION_TIMER)
+            .and(optional(setup.ple.is_some(), PAUSE_LOOPS))
+            .and(optional(setup.guest_khz.is_some(), TSC));
         vcpu.vmcs = vmx::create(&GuestState {
             vapic,
             descriptor: &raw const vcpu.shared.desc as u64,
@@ -201,12 +212,9 @@ impl Vcpu {
             argument_page: &raw const *guest::page(id) as u64,
             hlt_exiting: !setup.environment.hlt_in_guest,
             posting: setup.posting,
-            more: hv.and(if setup.ple.is_some() {
-                PAUSE_LOOPS
-            } else {
-                absent
-            }),
+            more: controls,
             ple: setup.ple,
+            tsc: tsc_fields,
         });
         // RDI: the argument of `guest::start`.
         vcpu.thread.get_mut().registers[5] = &raw const *guest::page(id) as u64;
@@ -220,10 +228,15 @@ impl Vcpu {
         let moved = thread.posted.cpu().is_some_and(|last| last != cpu);
         vmx::load(self.vmcs);
         vmx::write_host(cpu);
-        thread
+        let loaded = thread
             .posted
             .load(&self.shared, cpu, cpu, &host::Lists, &COUNTERS)
             .expect("a wakeup list");
+        if self.setup.wakes_after_load && loaded.on_recomputed && thread.posted.is_blocking() {
+            // The task is the current one: it checks again instead of sleeping.
+            wake_up(&self.shared);
+        }
+        self.restore_clock(thread, moved, cpu);
         if moved {
             let actions = self
                 .timer
@@ -249,9 +262,30 @@ impl Vcpu {
             cpu::send_ipi(cpu, POSTED_INTR_WAKEUP_VECTOR);
         }
         yields::sched_out(self.id, stop == Stop::Preempted);
+        if let Some(clock) = &mut thread.clock {
+            clock.save();
+        }
         vmx::clear(self.vmcs);
         thread.launched = false;
         stop
+    }
+
+    /// A new offset of the guest's TSC, in the VMCS and for the timer.
+    fn restore_clock(&self, thread: &mut Thread, moved: bool, cpu: u32) {
+        let tsc = match &mut thread.clock {
+            Some(clock) => {
+                clock.restore(moved);
+                vmx::write(field::TSC_OFFSET, clock.fields().1);
+                clock.tsc()
+            }
+            // The guest reads the host's TSC.
+            None => return,
+        };
+        let mut timer = self.timer.lock();
+        let mut prepared = timer.prepare_tsc(tsc);
+        let actions = timer.tsc_changed(&mut prepared, now(), &self.setup.environment, &COUNTERS);
+        drop(timer);
+        self.act(thread, actions, cpu);
     }
 
     /// The run loop, from entry to entry.
@@ -473,6 +507,13 @@ impl Vcpu {
                 self.block(thread, cpu)
             }
             exit_reason::VMCALL if thread.registers[0] == 0 => Some(Stop::Done),
+            exit_reason::VMCALL if thread.registers[0] <= guest::REPORT_AND_MOVE => {
+                if let Some(clock) = &thread.clock {
+                    clock.report(thread.registers[2]);
+                }
+                self.skip_instruction();
+                (thread.registers[0] == guest::REPORT_AND_MOVE).then_some(Stop::Preempted)
+            }
             exit_reason::PAUSE => {
                 yields::on_spin(self.id, cpu);
                 None
@@ -671,7 +712,7 @@ impl Vcpu {
     fn obey(&self, kick: Kick, cpu: u32) {
         match kick {
             Kick::Wake => host::make_runnable(self, cpu),
-            Kick::Ipi(Some(target)) => self.notify(cpu, target, host::RESCHEDULE_VECTOR),
+            Kick::Ipi(Some(target)) => self.notify(cpu, target, record::RESCHEDULE_VECTOR),
             Kick::Ipi(None) | Kick::Nothing => {}
         }
     }

@@ -136,6 +136,7 @@ const NEEDED: [(u32, &str, Bits); 5] = [
         TRUE_PRIMARY,
         "primary controls",
         &[
+            (3, "TSC offsetting"),
             (7, "HLT exiting"),
             (21, "TPR shadow"),
             (24, "unconditional I/O exiting"),
@@ -152,6 +153,7 @@ const NEEDED: [(u32, &str, Bits); 5] = [
             (8, "APIC-register virtualization"),
             (9, "virtual-interrupt delivery"),
             (10, "PAUSE-loop exiting"),
+            (25, "TSC scaling"),
         ],
     ),
     (
@@ -301,6 +303,8 @@ pub struct GuestState {
     pub posting: bool,
     pub more: Controls,
     pub ple: Option<(u32, u32)>,
+    /// Ratio and offset of the guest's TSC, if it is not the host's.
+    pub tsc: Option<(u64, u64)>,
 }
 
 fn controls(msr: u32, wanted: u32) -> u64 {
@@ -352,6 +356,10 @@ fn write_controls(guest: &GuestState) {
     if let Some((gap, window)) = guest.ple {
         write(field::PLE_GAP, u64::from(gap));
         write(field::PLE_WINDOW, u64::from(window));
+    }
+    if let Some((ratio, offset)) = guest.tsc {
+        write(field::TSC_MULTIPLIER, ratio);
+        write(field::TSC_OFFSET, offset);
     }
     // Exception bitmap, page-fault masks, CR3 targets, MSR areas, event, TPR threshold: none. CR masks: none.
     for field in [

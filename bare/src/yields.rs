@@ -10,6 +10,7 @@ use stealtime_hypervisor::ipi_tracking::{self, IpiContext, Unicast};
 
 use crate::counters::COUNTERS;
 use crate::host;
+use crate::sched;
 use crate::vcpu::{RUNNING, Vcpu, now};
 
 /// A VM's state of yields and IPIs.
@@ -120,6 +121,13 @@ impl YieldHost for Scheduler {
         // Run queues are of one CPU here: a target that waits on another one is not pulled.
         if target.state.load(SeqCst) == RUNNING || target.home.load(SeqCst) != self.cpu {
             return YieldTo::Declined;
+        }
+        if sched::is_active() {
+            let outcome = sched::yield_to(self.cpu, vcpu);
+            if outcome == YieldTo::Yielded {
+                host::reschedule(self.cpu);
+            }
+            return outcome;
         }
         host::nominate(self.cpu, vcpu);
         YieldTo::Yielded
