@@ -1,5 +1,5 @@
-/* Explores all interleavings of a blocking vCPU, which is preempted once, and one posted interrupt, on the
- * kernel's own functions (extracted.c). Run by scripts/kernel-harness. */
+/* A blocking vCPU, which is preempted, and posted interrupts, on the kernel's own functions (extracted.c): all
+ * interleavings of one preemption and one post, or random ones of several. Run by scripts/kernel-harness. */
 #include "stubs.h"
 #include "extracted.c"
 #include <ucontext.h>
@@ -9,7 +9,7 @@ static const char *const names[] = {
 	"vCPU", "poster", "IRQ CPU 0", "IRQ CPU 1", "preempted, stays", "preempted, moves",
 };
 #define VECTOR 0x52
-#define LONGEST 128
+#define LONGEST 1024
 
 int this_cpu, preempt_count;
 /* The CPU of the vCPU's thread. */
@@ -17,6 +17,10 @@ static int thread_cpu;
 bool interrupts_off[CPUS], bypass;
 struct task_struct vcpu_task;
 static bool by_device;
+/* Interrupts and preemptions of a run, and interrupts that the vCPU has taken. */
+static int posts = 1, preemptions = 1, taken;
+/* 0: paths in order. */
+static uint64_t random_state;
 static struct kvm kvm;
 static struct kvm_vcpu vcpu;
 
@@ -121,27 +125,48 @@ void send_ipi(int cpu, int vector)
 }
 
 /* What VT-d does, in one step. */
-static void post_by_device(void)
+static void post_by_device(int vector)
 {
 	struct pi_desc *desc = &vcpu.vt.pi_desc;
 	access_point("the IOMMU posts");
-	__set_bit(VECTOR, desc->pir);
+	__set_bit(vector, desc->pir);
 	if (desc->notifications & (BIT(POSTED_INTR_ON) | BIT(POSTED_INTR_SN)))
 		return;
 	desc->notifications |= BIT(POSTED_INTR_ON);
 	send_ipi(desc->ndst - cpu_physical_id(0), desc->nv);
 }
 
+/* The guest handles what is in its IRR. */
+static void take_interrupts(void)
+{
+	for (int n = 0; n < posts; n++) {
+		unsigned long bit = 1UL << (VECTOR + n) % 64;
+		taken += !!(vcpu.irr[VECTOR / 64] & bit);
+		vcpu.irr[VECTOR / 64] &= ~bit;
+	}
+}
+
+static void post(int vector)
+{
+	if (by_device)
+		post_by_device(vector);
+	else
+		__vmx_deliver_posted_interrupt(&vcpu, &vcpu.vt.pi_desc, vector);
+}
+
 static void agent_body(int agent)
 {
 	for (;;) {
 		switch (agent) {
-		case VCPU: kvm_vcpu_block(&vcpu); break;
+		case VCPU:
+			while (taken < posts) {
+				kvm_vcpu_block(&vcpu);
+				take_interrupts();
+			}
+			break;
 		case POSTER:
-			if (by_device)
-				post_by_device();
-			else
-				__vmx_deliver_posted_interrupt(&vcpu, &vcpu.vt.pi_desc, VECTOR);
+			for (int n = 0; n < posts; n++)
+				post(VECTOR + n);
 			break;
 		default: pi_wakeup_handler();
 		}
@@ -179,7 +204,8 @@ static void reset(void)
 	vcpu.vt.pi_desc.ndst = cpu_physical_id(0);
 	vcpu_task.state = TASK_RUNNING;
 	thread_cpu = preempt_count = preemption = 0;
-	preemptions_left = 1;
+	preemptions_left = preemptions;
+	taken = 0;
 	asleep = switching = false;
 	flawed = NULL;
 	for (int cpu = 0; cpu < CPUS; cpu++) {
@@ -223,6 +249,25 @@ static void name_steps(const struct path *path)
 		printf("%4d  %-18s %s%s\n", n + 1, names[path->choice[n]], path->word[n], path->what[n]);
 }
 
+/* xorshift64* */
+static uint64_t next_random(void)
+{
+	random_state ^= random_state >> 12;
+	random_state ^= random_state << 25;
+	random_state ^= random_state >> 27;
+	return random_state * 0x2545f4914f6cdd1dULL >> 33;
+}
+
+/* Three times of four the agent that ran last: a vCPU takes many steps to sleep, and a poster few to post. */
+static int random_option(const int *options, int count, int last)
+{
+	if (next_random() % 4)
+		for (int n = 0; n < count; n++)
+			if (options[n] == last)
+				return n;
+	return next_random() % count;
+}
+
 /* Runs one path: the first choices as given, then the first option each time. Whether it was lost. */
 static bool run(struct path *path, const int *forced, int forced_count)
 {
@@ -247,6 +292,8 @@ static bool run(struct path *path, const int *forced, int forced_count)
 			exit(2);
 		}
 		int index = step < forced_count ? forced[step] : 0;
+		if (random_state)
+			index = random_option(options, count, last);
 		int chosen = options[index];
 		path->count[step] = count;
 		path->choice[step] = chosen;
@@ -266,7 +313,8 @@ static bool run(struct path *path, const int *forced, int forced_count)
 	return asleep;
 }
 
-static bool explore(const char *title, bool bypass_, bool by_device_)
+/* All paths, or so many random ones. Whether an interrupt was lost, or the kernel warned. */
+static bool explore(const char *title, bool bypass_, bool by_device_, long random_runs)
 {
 	static int index[LONGEST];
 	static struct path path, shortest;
@@ -274,17 +322,22 @@ static bool explore(const char *title, bool bypass_, bool by_device_)
 	int depth = 0;
 	bypass = bypass_;
 	by_device = by_device_;
-	for (;;) {
+	memset(index, 0, sizeof(index));
+	random_state = random_runs ? 1 : 0;
+	posts = random_runs ? 3 : 1;
+	preemptions = random_runs ? 4 : 1;
+	while (!random_runs || runs < random_runs) {
 		bool is_lost = run(&path, index, depth);
 		runs++;
 		if (flawed) {
-			printf("%s: a warning of the kernel: %s\n", title, flawed);
-			name_steps(&path);
-			exit(2);
+			printf("%-44s a warning of the kernel: %s\n", title, flawed);
+			return true;
 		}
 		if (is_lost && (!lost++ || path.switches < shortest.switches ||
 				(path.switches == shortest.switches && path.length < shortest.length)))
 			shortest = path;
+		if (random_runs)
+			continue;
 		/* The next path in order: the last choice with another option. */
 		for (int n = depth; n < path.length; n++)
 			index[n] = 0;
@@ -295,8 +348,9 @@ static bool explore(const char *title, bool bypass_, bool by_device_)
 			break;
 		index[depth - 1]++;
 	}
-	printf("%-44s %9ld interleavings, %6ld lose the interrupt\n", title, runs, lost);
-	if (lost) {
+	printf("%-44s %9ld %s, %6ld lose an interrupt\n", title, runs,
+	       random_runs ? "at random" : "interleavings", lost);
+	if (lost && !random_runs) {
 		printf("\none of them, with the fewest switches:\n\n");
 		name_steps(&shortest);
 		printf("\nthe vCPU sleeps, %#x is posted, and no wakeup is pending\n\n", VECTOR);
@@ -304,10 +358,12 @@ static bool explore(const char *title, bool bypass_, bool by_device_)
 	return lost;
 }
 
-int main(void)
+/* harness [RUNS]: so many random interleavings of each kind instead of all. */
+int main(int count, char **arguments)
 {
-	int lost = explore("plain APICv, software posts", false, false);
-	lost += explore("IPI virtualization or VT-d, software posts", true, false);
-	lost += explore("IPI virtualization or VT-d, a device posts", true, true);
+	long random_runs = count > 1 ? atol(arguments[1]) : 0;
+	int lost = explore("plain APICv, software posts", false, false, random_runs);
+	lost += explore("IPI virtualization or VT-d, software posts", true, false, random_runs);
+	lost += explore("IPI virtualization or VT-d, a device posts", true, true, random_runs);
 	return lost ? 1 : 0;
 }

@@ -111,6 +111,11 @@ struct list_head { struct list_head *next, *prev; };
 static inline void INIT_LIST_HEAD(struct list_head *head) { head->next = head->prev = head; }
 static inline void list_add_tail(struct list_head *entry, struct list_head *head)
 {
+	/* As CONFIG_DEBUG_LIST has it. */
+	if (entry->next) {
+		flaw("list_add: the vCPU is on a wakeup list already");
+		return;
+	}
 	entry->prev = head->prev; entry->next = head;
 	head->prev->next = entry; head->prev = entry;
 }
@@ -118,6 +123,7 @@ static inline void list_del(struct list_head *entry)
 {
 	entry->prev->next = entry->next;
 	entry->next->prev = entry->prev;
+	entry->next = entry->prev = NULL;
 }
 #define list_for_each_entry(entry, head, member) \
 	for (entry = container_of((head)->next, __typeof__(*entry), member); &entry->member != (head); \
