@@ -7,7 +7,7 @@ use stealtime_simulator::script::{Late, Step, Then};
 
 use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Latency, late_since};
-use crate::recording::{Begins, RecordedTask, Recording, Unseen, WithoutStalls};
+use crate::recording::{Begins, RecordedTask, Recording, Unseen, Wait, WithoutStalls};
 use crate::scripts::Scripts;
 use crate::task::{SleepCosts, Task};
 use crate::timers::settle_timed;
@@ -60,7 +60,8 @@ impl Scripts {
             tasks,
             never_ran,
             unseen: unseen.collect(),
-            edges: self.edges,
+            edges: self.edges.len() as u32,
+            edge_ns: self.edges.into(),
             resolved: self.resolved,
             idle_wake_ns: self.idle_wakes.percentile(50),
             wake_ns,
@@ -148,6 +149,11 @@ fn recorded(
     settle_timed(&mut task.steps, &task.timed, &task.alarms, first);
     let after = |time: u64| time.saturating_sub(first);
     let moves = task.moves.iter();
+    let waits = task.waits.iter().map(|wait| Wait {
+        step: wait.step as u32,
+        began_ns: after(wait.began),
+        ended_ns: after(wait.woken),
+    });
     RecordedTask {
         tid: task.tid,
         name: task.name,
@@ -169,6 +175,7 @@ fn recorded(
         alarm_ns,
         ticks,
         exits: task.exits,
+        waits: waits.collect(),
         stalls: Arc::from(task.stalls),
         steps: Arc::from(task.steps),
     }

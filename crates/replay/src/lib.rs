@@ -5,8 +5,10 @@
 //! does not have the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
 
 mod callbacks;
+mod copied;
 mod coupled;
 mod cpu;
+mod cpus;
 mod decisions;
 mod export;
 mod extract;
@@ -20,6 +22,7 @@ mod kinds;
 mod lost;
 mod observe;
 mod polling;
+mod population;
 pub mod predict;
 mod quota;
 mod recording;
@@ -35,10 +38,12 @@ mod vmm_threads;
 mod wake;
 mod watch;
 
+pub use cpus::{NoCpuLeft, OnCpus};
 pub use decisions::Decisions;
 pub use export::export_events;
 pub use extract::Extractor;
-pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen};
+pub use population::{Counted, Counts, VmCopy, copy_bytes};
+pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen, Wait};
 pub use release::Release;
 
 pub use slices::SliceTimers;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stealtime_analysis::Answers;
 use stealtime_events::ExitReason;
 use stealtime_simulator::config::Config;
-use stealtime_simulator::script::{ScriptOutcome, Step, Then};
+use stealtime_simulator::script::{ScriptOutcome, Spent, Step, Then};
 use stealtime_simulator::{Fault, run};
 
 use crate::decisions::Decisions;
@@ -31,6 +31,8 @@ pub struct VcpuTimes {
     pub poll_ns: u64,
     /// On a CPU in halts, in ns: polling, going to sleep and coming back. Of a recording: polling alone.
     pub in_halts_ns: u64,
+    /// On a CPU for what is neither guest code nor halts, in ns: exits and what the host did for it.
+    pub host_ns: u64,
     /// Exits by reason.
     pub exits: BTreeMap<ExitReason, u64>,
     /// Latencies of its wakeups in ns, the shortest first.
@@ -54,6 +56,8 @@ pub struct Times {
     pub vcpus: Vec<VcpuTimes>,
     /// Tasks that are no vCPUs: VMMs' other threads, tasks of the host, kernel threads.
     pub others: OtherTimes,
+    /// The part of those that work for VMs, by the VM's index.
+    pub vm_threads: BTreeMap<usize, OtherTimes>,
     /// The times that slice timers are set for.
     pub slices: SliceTimers,
     /// Decisions at wakeups on busy CPUs.
@@ -67,6 +71,24 @@ pub struct OtherTimes {
     pub run_ns: u64,
     /// Runnable without a CPU, in ns.
     pub ready_ns: u64,
+}
+
+/// Times of tasks that are no vCPUs while they are added up.
+#[derive(Default)]
+struct Threads {
+    all: OtherTimes,
+    by_vm: BTreeMap<usize, OtherTimes>,
+}
+
+impl Threads {
+    /// Adds those of a task. A damaged recording may claim centuries: sums saturate.
+    fn add(&mut self, task: &RecordedTask, times: OtherTimes) {
+        let of_vm = task.vm.map(|vm| self.by_vm.entry(vm).or_default());
+        for sum in std::iter::once(&mut self.all).chain(of_vm) {
+            sum.run_ns = sum.run_ns.saturating_add(times.run_ns);
+            sum.ready_ns = sum.ready_ns.saturating_add(times.ready_ns);
+        }
+    }
 }
 
 /// The recording itself, in the quantities of a replay.
@@ -93,27 +115,29 @@ pub fn recorded(recording: &Recording, answers: &Answers) -> Times {
             },
             poll_ns: time.poll_ns.unwrap_or(0),
             in_halts_ns: time.poll_ns.unwrap_or(0),
+            host_ns: short(host_ns(&task.steps)),
             exits: all_exits(task),
             wakeups: sorted(recording.wakeups.samples.get(&task.tid)),
             done_permille: 1000,
         })
     };
-    let mut other_times = OtherTimes::default();
+    let mut threads = Threads::default();
     for task in recording.tasks.iter().filter(|task| task.vcpu.is_none()) {
         let computed = task.steps.iter().map(|step| match *step {
             Step::Run { ns, .. } => ns,
             _ => 0,
         });
-        // A damaged recording may claim centuries: sums saturate.
-        other_times.run_ns = computed.fold(other_times.run_ns, u64::saturating_add);
         let ready = recording.wakeups.ready_ns.get(&task.tid);
-        other_times.ready_ns = other_times
-            .ready_ns
-            .saturating_add(ready.copied().unwrap_or(0));
+        let times = OtherTimes {
+            run_ns: computed.fold(0, u64::saturating_add),
+            ready_ns: ready.copied().unwrap_or(0),
+        };
+        threads.add(task, times);
     }
     Times {
         vcpus: in_order(recording.tasks.iter().filter_map(vcpu).collect()),
-        others: other_times,
+        others: threads.all,
+        vm_threads: threads.by_vm,
         slices: recording.slices.clone(),
         decisions: recording.decisions.clone(),
     }
@@ -139,6 +163,7 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
             unknown_ns: 0,
             poll_ns: script.poll_ns,
             in_halts_ns: script.poll_ns + script.sleeping_ns,
+            host_ns: host_ns_until(task, script),
             exits: exits_until(task, script),
             wakeups: sorted(watch.wakes.samples.get(&script.tid.0))
                 .iter()
@@ -149,14 +174,18 @@ pub fn replay(recording: &Recording, config: &Config) -> Result<Times, Fault> {
     };
     let vcpus = scripts.clone().filter(|pair| pair.0.vcpu.is_some());
     let vcpus: BTreeSet<i32> = vcpus.map(|pair| pair.1.tid.0).collect();
-    let mut other_times = OtherTimes::default();
-    for (_, script) in scripts.clone().filter(|pair| pair.0.vcpu.is_none()) {
-        other_times.run_ns += script.books.run_ns;
-        other_times.ready_ns += script.books.wait_ns;
+    let mut threads = Threads::default();
+    for (task, script) in scripts.clone().filter(|pair| pair.0.vcpu.is_none()) {
+        let times = OtherTimes {
+            run_ns: script.books.run_ns,
+            ready_ns: script.books.wait_ns,
+        };
+        threads.add(task, times);
     }
     Ok(Times {
         vcpus: in_order(scripts.filter_map(vcpu).collect()),
-        others: other_times,
+        others: threads.all,
+        vm_threads: threads.by_vm,
         slices: watch.slices,
         decisions: watch.wakeups.decisions(|tid| vcpus.contains(&tid)),
     })
@@ -185,6 +214,42 @@ fn compute_ns(steps: &[Step]) -> u128 {
         _ => 0,
     });
     runs.sum()
+}
+
+/// CPU time of a task's script, in ns.
+#[must_use]
+pub fn demand_ns(task: &RecordedTask) -> u64 {
+    short(compute_ns(&task.steps))
+}
+
+/// CPU time of steps outside of guest code, in ns.
+fn host_ns(steps: &[Step]) -> u128 {
+    let runs = steps.iter().map(|step| match *step {
+        Step::Run {
+            spent: Spent::Guest,
+            ..
+        } => 0,
+        Step::Run { ns, .. } => u128::from(ns),
+        _ => 0,
+    });
+    runs.sum()
+}
+
+fn short(ns: u128) -> u64 {
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// CPU time of a script outside of guest code, in ns. Work beyond the recorded has it at its average rate.
+fn host_ns_until(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
+    match task.then {
+        Then::Compute => {
+            short(host_ns(&task.steps) * u128::from(done_permille(task, script)) / 1000)
+        }
+        Then::End | Then::Repeat => {
+            let part = task.steps.get(..script.steps).unwrap_or(&task.steps);
+            short(u128::from(script.passes) * host_ns(&task.steps) + host_ns(part))
+        }
+    }
 }
 
 /// The CPU time of a script's completed steps, in permille of the task's recorded one.

@@ -48,6 +48,17 @@ pub struct Unseen {
     pub name: String,
 }
 
+/// When a script waited in the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Index of the step.
+    pub step: u32,
+    /// Its begin, in ns of the recording.
+    pub began_ns: u64,
+    /// Its end, in ns of the recording.
+    pub ended_ns: u64,
+}
+
 /// A task of a recording, with what the recording says of it.
 #[derive(Clone, Debug)]
 pub struct RecordedTask {
@@ -82,6 +93,8 @@ pub struct RecordedTask {
     pub alarm_ns: u32,
     /// When its guest's tick interrupts it at work.
     pub ticks: Option<Ticks>,
+    /// When it waited, by step.
+    pub waits: Arc<[Wait]>,
     /// Stalls of its CPU, by step and then by time.
     pub stalls: Arc<[Stall]>,
     /// Its script.
@@ -116,6 +129,8 @@ pub struct Recording {
     pub unseen: Vec<Unseen>,
     /// Edges between them.
     pub edges: u32,
+    /// When each of them was reached, in ns of the recording.
+    pub edge_ns: Arc<[u64]>,
     /// How wakeups were explained.
     pub resolved: Resolved,
     /// Median time from a wakeup on an idle CPU to running there, in ns.

@@ -47,7 +47,8 @@ pub(crate) struct Scripts {
     pub(crate) by_number: BTreeMap<(usize, u32), i32>,
     /// Numbers of vCPUs' threads that have been seen.
     by_tid: BTreeMap<i32, ThreadIndex>,
-    pub(crate) edges: u32,
+    /// When each edge was reached, in ns since the first event.
+    pub(crate) edges: Vec<u64>,
     /// Time of the first event.
     pub(crate) first: u64,
     /// Time of the latest event; of a hidden switch, when its CPU was seen before it.
@@ -100,7 +101,7 @@ impl Scripts {
             vmm_threads: VmmThreads::default(),
             by_number,
             by_tid: BTreeMap::new(),
-            edges: 0,
+            edges: Vec::new(),
             first: 0,
             now: 0,
             has_begun: false,
@@ -142,8 +143,9 @@ impl Scripts {
     }
 
     pub(crate) fn new_edge(&mut self) -> Edge {
-        self.edges += 1;
-        Edge(self.edges - 1)
+        let edge = Edge(self.edges.len() as u32);
+        self.edges.push(self.now.saturating_sub(self.first));
+        edge
     }
 
     /// A task; one that was not seen before has run since the recording began.

@@ -57,6 +57,14 @@ pub(crate) struct Timed {
     pub(crate) armed: Option<u64>,
 }
 
+/// A wait of a script, by the recording's clock in ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) step: usize,
+    pub(crate) began: u64,
+    pub(crate) woken: u64,
+}
+
 /// A wakeup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Woken {
@@ -131,6 +139,8 @@ pub(crate) struct Task {
     pub(crate) moves: Vec<(u64, u32)>,
     pub(crate) switches_in: u64,
     pub(crate) prio: i16,
+    /// All its waits, in the order of their steps.
+    pub(crate) waits: Vec<Wait>,
     /// Waits that its own timer ended.
     pub(crate) timed: Vec<Timed>,
     /// Waits that another vCPU of its VM ended.
@@ -221,6 +231,7 @@ impl Task {
             moves: Vec::new(),
             switches_in: 0,
             prio: 120,
+            waits: Vec::new(),
             timed: Vec::new(),
             coupled: Vec::new(),
             computed: Computed::default(),
@@ -422,6 +433,7 @@ impl Task {
     /// What a wait at this step waits for. The time of a timer is set at the end; so is the alarm of a
     /// wait that another task ended.
     fn end_of_wait(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
+        self.waits.push(Wait { step, began, woken });
         match cause {
             Cause::Known(until) => {
                 if let Until::Edge(_) = until {
@@ -649,9 +661,12 @@ impl Task {
                 true => Until::After(now.saturating_sub(began)),
                 false => Until::Time(u64::MAX),
             };
-            let sleep = self.open_sleep.and_then(|step| self.steps.get_mut(step));
-            if let Some(Step::Sleep(open)) = sleep {
+            if let Some(step) = self.open_sleep
+                && let Some(Step::Sleep(open)) = self.steps.get_mut(step)
+            {
                 *open = end;
+                let woken = now;
+                self.waits.push(Wait { step, began, woken });
             }
             if let Some(halting) = self
                 .halting

@@ -1,6 +1,7 @@
 //! All tests in one binary: each binary costs a link, and tests of one run side by side.
 
 mod common;
+mod counts;
 mod hostile;
 mod lost;
 mod presence;

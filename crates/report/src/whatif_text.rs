@@ -3,7 +3,7 @@
 use stealtime_lab::stats::{Estimate, Verdict};
 use stealtime_whatif::{
     Closeness, Delta, Document, Effect, Gain, Observed, ObservedFigure, ObservedRow, Outcome,
-    Ranked, Waits, Word,
+    PopulationChange, Ranked, Waits, Word,
 };
 
 use crate::count;
@@ -28,6 +28,11 @@ pub(crate) const LEGEND: &str = "All in ms per second. Net: given back and freed
 pub(crate) const WORDS: &str = "better, worse: the net interval leaves out 0. mixed: some gain, some lose. \
     less CPU: CPU time is freed, no VM gains or loses beyond noise. noise: the net interval includes 0. \
     < error: less than the replay as recorded is off by itself.";
+
+/// What the VMs' figures are.
+pub(crate) const POPULATION: &str = "Means over the replays. Shares are of the vCPUs' time. Done: the share of \
+    its recorded demand that a VM got done. Host: CPU time outside of guest code, for exits and halts. \
+    Copies (#2 and later) were not recorded: they have no comparison.";
 
 /// A ranking notes the cost of switches for so many of its first rows.
 const BREAK_EVENS: usize = 3;
@@ -56,6 +61,13 @@ pub(crate) fn errors(error: &Closeness) -> String {
         "median {:.1}%, p90 {:.1}%, worst {:.1}% of the span; exits by reason within {:.1}%",
         error.median_percent, error.p90_percent, error.worst_percent, error.exits_worst_percent
     )
+}
+
+/// VMs that a variant takes away; `None` for none.
+pub(crate) fn removed(change: &PopulationChange) -> Option<String> {
+    let removed = &change.removed;
+    (!removed.is_empty())
+        .then(|| format!("Taken away, and in no comparison: {}", removed.join(", ")))
 }
 
 /// What a difference means.

@@ -25,6 +25,11 @@ pub(crate) fn part(setting: &Setting) -> Option<Part> {
     })
 }
 
+/// Whether it changes the numbers of VMs or CPUs, which no knob of the simulated host has.
+pub(crate) fn is_of_recording(setting: &Setting) -> bool {
+    setting.knob().is_some_and(Knob::is_of_recording)
+}
+
 /// Why a recording says nothing about a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unanswerable {
@@ -99,7 +104,7 @@ pub(crate) fn check(setting: &Setting, base: &Baseline) -> Result<(), Unanswerab
         return Err(without_effect(setting));
     };
     match part {
-        Part::Tasks | Part::Limit => Ok(()),
+        Part::Tasks | Part::Limit | Part::Count | Part::Cpus => Ok(()),
         Part::DirectedYields => match recording.yields {
             0 => Err(Unanswerable::NoYields(setting.to_string())),
             _ => Ok(()),

@@ -59,7 +59,8 @@ pub(crate) fn apply(
     vms: &[String],
 ) -> Result<(), KnobError> {
     fair_class::change(config, settings);
-    for setting in settings {
+    let of_scenarios = |setting: &&Setting| !answerable::is_of_recording(setting);
+    for setting in settings.iter().filter(of_scenarios) {
         if setting.vms().is_none() {
             setting.apply(config)?;
             continue;

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::gain::Gain;
 use crate::on_host;
 use crate::plan::Plan;
+use crate::population_change;
 use crate::replays::{self, Replays, Run};
 use crate::result::{self, Judged, Ranked, Variant};
 
@@ -105,22 +106,28 @@ pub(crate) fn run(
         true => Replays::default(),
         false => replays::all(base, &plans, run)?,
     };
-    let recorded = base.recorded.measured();
-    let host_before = first.prepare(base)?.config(base, 0)?;
+    let recorded = [base.recorded.measured()];
+    let first_host = first.prepare(base)?;
+    let removed: Vec<usize> = first_host.counts.removed().collect();
+    let recorded = population_change::without(&recorded, &first_host);
+    let host_before = first_host.config(base, 0)?;
     let mut rows = Vec::new();
     for (index, candidate) in chosen.candidates.iter().enumerate() {
-        let (Some(recorded_knobs), Some(reference_runs), Some(change_runs)) = (
+        let (Some(recorded), Some(recorded_knobs), Some(reference_runs), Some(change_runs)) = (
+            recorded.first(),
             replays.of_plan(0),
             replays.of_plan(reference),
             replays.of_plan(reference + 1 + index),
         ) else {
             continue;
         };
+        let recorded_knobs = population_change::without(recorded_knobs, &first_host);
         let judged = Judged {
-            recorded: &recorded,
-            base: recorded_knobs,
+            recorded,
+            base: &recorded_knobs,
             before: reference_runs,
             after: change_runs,
+            removed: &removed,
         };
         let reason = chosen.reasons.get(candidate.reason);
         let plan = &candidate.plan;

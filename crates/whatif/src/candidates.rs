@@ -4,7 +4,7 @@
 //! vCPUs' time is at stake. What a replay cannot tell is named too, with what to do instead.
 
 use serde::Serialize;
-use stealtime_lab::knobs::{self, KnobError, Replay, Setting, vm_knob};
+use stealtime_lab::knobs::{self, Replay, Setting, vm_knob};
 use stealtime_replay::Release;
 use stealtime_replay::host::{self, Feature};
 use stealtime_simulator::config::{Cfs, Config};
@@ -13,6 +13,7 @@ use stealtime_simulator::script::{ScriptConfig, ScriptGroup};
 use crate::answerable;
 use crate::apply::groups;
 use crate::baseline::Baseline;
+use crate::error::Error;
 use crate::facts::{Facts, Vm, share};
 use crate::fair_class;
 use crate::on_host;
@@ -95,7 +96,7 @@ impl Case<'_> {
 }
 
 /// Chooses changes to come on top of `first`.
-pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, KnobError> {
+pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, Error> {
     let prepared = first.prepare(base)?;
     let case = Case {
         base,
@@ -143,7 +144,7 @@ pub(crate) fn choose(base: &Baseline, first: &Plan) -> Result<Chosen, KnobError>
 }
 
 /// Whether it changes anything, and this recording can answer it.
-fn can_be_tried(case: &Case<'_>, plan: &Plan) -> Result<bool, KnobError> {
+fn can_be_tried(case: &Case<'_>, plan: &Plan) -> Result<bool, Error> {
     let base = case.base;
     let answers = |setting| answerable::check(setting, base).is_ok();
     let whole = plan.on_top_of(case.first);

@@ -3,6 +3,7 @@
 use stealtime_lab::knobs::KnobError;
 use stealtime_simulator::Fault;
 
+use crate::count::CountError;
 use crate::coverage::Unreplayable;
 use crate::host_file::HostFileError;
 use crate::pin::PinError;
@@ -23,6 +24,9 @@ pub enum Error {
     /// A file about the host is wrong.
     #[error(transparent)]
     HostFile(#[from] HostFileError),
+    /// A host cannot have so many VMs or CPUs.
+    #[error(transparent)]
+    Count(#[from] CountError),
     /// A knob does not take its value on this host.
     #[error(transparent)]
     Knob(#[from] KnobError),

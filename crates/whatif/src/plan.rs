@@ -1,12 +1,17 @@
 //! A variant: changes that are made together.
 
-use stealtime_lab::knobs::{KnobError, Setting};
+use std::borrow::Cow;
+
+use stealtime_lab::knobs::Setting;
 use stealtime_replay::host::{self, Assumed};
+use stealtime_replay::{Counted, Counts, OnCpus, Recording, VmCopy};
 use stealtime_simulator::config::{CfsKnobs, Config};
 use stealtime_simulator::script::{ScriptConfig, ScriptGroup};
 
 use crate::apply::apply;
 use crate::baseline::Baseline;
+use crate::count::{self, CountError};
+use crate::error::Error;
 use crate::pin::Pin;
 
 /// One change of a host.
@@ -95,35 +100,57 @@ impl Plan {
     /// # Errors
     ///
     /// A knob that does not take its value on this host.
-    pub fn prepare(&self, base: &Baseline) -> Result<Prepared, KnobError> {
+    pub fn prepare(&self, base: &Baseline) -> Result<Prepared, Error> {
         let mut assumed = base.assumed.clone();
         self.pins().for_each(|pin| pin.apply(&mut assumed));
         let settings: Vec<Setting> = self.settings().cloned().collect();
+        let counts = count::counts(&settings, &base.recorded)?;
+        let cpus = count::host_cpus(&settings, &base.recorded)?;
         apply(&mut base.config.clone(), &settings, &base.recorded.vms)?;
-        Ok(Prepared { assumed, settings })
+        if let Some(cpus) = &cpus {
+            let on_cpus = OnCpus::new(&base.recorded.recording, cpus.clone());
+            on_cpus.assumed(&assumed).map_err(CountError::NoCpuLeft)?;
+        }
+        Ok(Prepared {
+            assumed,
+            settings,
+            counts,
+            cpus,
+        })
     }
 }
 
 /// A plan that fits the recorded host.
 #[derive(Debug)]
 pub struct Prepared {
-    assumed: Assumed,
+    pub(crate) assumed: Assumed,
     settings: Vec<Setting>,
+    /// How many there are of each VM.
+    pub(crate) counts: Counts,
+    /// The recorded CPU that each CPU is like; `None` as recorded.
+    pub(crate) cpus: Option<Vec<u32>>,
+}
+
+/// A host to replay, with the tasks that are on it.
+#[derive(Debug)]
+pub struct Host<'b> {
+    /// The tasks.
+    pub recording: Cow<'b, Recording>,
+    /// The host.
+    pub config: Config,
+    /// Copies of VMs.
+    pub copies: Vec<VmCopy>,
 }
 
 impl Prepared {
     /// Whether the host is the same with it as with `other`.
-    pub(crate) fn is_same_host(
-        &self,
-        base: &Baseline,
-        reference: &Self,
-    ) -> Result<bool, KnobError> {
+    pub(crate) fn is_same_host(&self, base: &Baseline, reference: &Self) -> Result<bool, Error> {
         let (changed, unchanged) = (self.config(base, 0)?, reference.config(base, 0)?);
         Ok(explicit(changed) == explicit(unchanged))
     }
 
     /// Whether it forbids some task a CPU that `other` allows.
-    pub(crate) fn restricts(&self, base: &Baseline, reference: &Self) -> Result<bool, KnobError> {
+    pub(crate) fn restricts(&self, base: &Baseline, reference: &Self) -> Result<bool, Error> {
         let (changed, unchanged) = (self.config(base, 0)?, reference.config(base, 0)?);
         // No list is all CPUs.
         let allowed = |task: &ScriptConfig, cpu| task.cpus.is_empty() || task.cpus.contains(&cpu);
@@ -140,18 +167,54 @@ impl Prepared {
     /// # Errors
     ///
     /// A knob that does not take its value on this host.
-    pub fn config(&self, base: &Baseline, seed: u64) -> Result<Config, KnobError> {
+    pub fn config(&self, base: &Baseline, seed: u64) -> Result<Config, Error> {
+        Ok(self.host(base, seed)?.config)
+    }
+
+    /// The host for a replay with this seed, and its tasks.
+    ///
+    /// # Errors
+    ///
+    /// A knob that does not take its value on this host, or a task without a CPU.
+    pub fn host<'b>(&self, base: &'b Baseline, seed: u64) -> Result<Host<'b>, Error> {
+        let mut recording = Cow::Borrowed(&base.recorded.recording);
+        let mut assumed = Cow::Borrowed(&self.assumed);
+        let mut vms = Cow::Borrowed(&base.recorded.vms);
+        let mut copies = Vec::new();
+        if let Some(cpus) = &self.cpus {
+            let on_cpus = OnCpus::new(&recording, cpus.clone());
+            assumed = Cow::Owned(on_cpus.assumed(&assumed).map_err(CountError::NoCpuLeft)?);
+            recording = Cow::Owned(on_cpus.recording);
+        }
+        if !self.counts.is_as_recorded() {
+            let counted = Counted::new(&recording, vms.len(), &self.counts, seed);
+            assumed = Cow::Owned(counted.assumed(&assumed));
+            // Settings of a VM are its copies' too.
+            let names = counted.copies.iter();
+            let names = names.filter_map(|copy| base.recorded.vms.get(copy.original).cloned());
+            vms.to_mut().extend(names);
+            copies = counted.copies;
+            recording = Cow::Owned(counted.recording);
+        }
         let knobs = base.config.knobs.clone();
-        let recording = &base.recorded.recording;
-        let mut config = host::as_recorded(recording, knobs, &self.assumed, seed);
+        let mut config = host::as_recorded(&recording, knobs, &assumed, seed);
         // The knobs of the host are in `knobs` already; those of VMs are not.
-        apply(&mut config, base.facts.settings(), &base.recorded.vms)?;
+        apply(&mut config, base.facts.settings(), &vms)?;
         let recorded_weights = weights(&config);
-        apply(&mut config, &self.settings, &base.recorded.vms)?;
+        apply(&mut config, &self.settings, &vms)?;
         // Other weights move load between CPUs. Recorded moves alone would leave CPUs idle that a
         // balancer finds work for.
         config.scripts.idle_takes |= weights(&config) != recorded_weights;
-        Ok(config)
+        Ok(Host {
+            recording,
+            config,
+            copies,
+        })
+    }
+
+    /// Whether it has other numbers of VMs or CPUs than recorded.
+    pub(crate) fn changes_population(&self) -> bool {
+        !self.counts.is_as_recorded() || self.cpus.is_some()
     }
 }
 

@@ -150,7 +150,9 @@ fn grid(
 
 /// Applies the settings of a variant to a trial host: some values depend on those before them.
 fn check_together(settings: &[Setting], mut trial: Config) -> Result<(), QuestionError> {
-    for setting in settings {
+    // How many VMs and CPUs a recording can have is checked with its plans.
+    let of_scenarios = |setting: &&Setting| !answerable::is_of_recording(setting);
+    for setting in settings.iter().filter(of_scenarios) {
         match setting.apply(&mut trial) {
             // Tasks are those of a scenario; a recording has its own, which no knob names.
             Ok(()) | Err(KnobError::NoTask { .. }) => {}

@@ -9,6 +9,7 @@ use stealtime_replay::predict;
 use crate::baseline::Baseline;
 use crate::error::Error;
 use crate::plan::Prepared;
+use crate::population::Population;
 use crate::result::Measured;
 
 /// How replays run.
@@ -34,16 +35,30 @@ impl std::fmt::Debug for Run<'_> {
 }
 
 /// What was measured.
-#[derive(Debug, Default)]
-pub(crate) struct Replays {
+#[derive(Debug)]
+pub(crate) struct Replays<T = Measured> {
     /// By plan; fewer than were asked for where it was stopped.
-    plans: Vec<Vec<Measured>>,
+    plans: Vec<Vec<T>>,
     each: usize,
 }
 
-impl Replays {
+impl<T> Default for Replays<T> {
+    fn default() -> Self {
+        Self {
+            plans: Vec::new(),
+            each: 0,
+        }
+    }
+}
+
+impl<T> Replays<T> {
+    /// By plan, then by seed.
+    pub(crate) fn into_plans(self) -> Vec<Vec<T>> {
+        self.plans
+    }
+
     /// The replays of a plan, if all of them were run.
-    pub(crate) fn of_plan(&self, index: usize) -> Option<&[Measured]> {
+    pub(crate) fn of_plan(&self, index: usize) -> Option<&[T]> {
         let replays = self.plans.get(index)?;
         (replays.len() == self.each).then_some(replays)
     }
@@ -61,11 +76,20 @@ impl Replays {
 
 /// Replays each plan with each seed, plan by plan, until the run is stopped.
 pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<Replays, Error> {
+    each(plans, run, |plan, seed| one(base, plan, seed))
+}
+
+/// As [`all`]: `replay` measures a plan with a seed.
+pub(crate) fn each<T: Send>(
+    plans: &[Prepared],
+    run: &Run<'_>,
+    replay: impl Fn(&Prepared, u64) -> Result<T, Error> + Sync,
+) -> Result<Replays<T>, Error> {
     let seeds = usize::try_from(run.seeds).unwrap_or(usize::MAX).max(1);
     let total = plans.len().saturating_mul(seeds);
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let progress = (run.progress)(total);
-    let slots: Vec<Mutex<Option<Result<Measured, Error>>>> =
+    let slots: Vec<Mutex<Option<Result<T, Error>>>> =
         (0..total).map(|_| Mutex::new(None)).collect();
     let work = || {
         while !run.stop.load(Ordering::Relaxed) {
@@ -74,7 +98,7 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
             let (Some(slot), Some(plan)) = (slots.get(index), plans.get(index / seeds)) else {
                 break;
             };
-            let result = one(base, plan, (index % seeds) as u64 + 1);
+            let result = replay(plan, (index % seeds) as u64 + 1);
             let failed = result.is_err();
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             if failed {
@@ -90,7 +114,7 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
         }
         work();
     });
-    let mut measured: Vec<Vec<Measured>> = plans.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<T>> = plans.iter().map(|_| Vec::new()).collect();
     for (index, slot) in slots.into_iter().enumerate() {
         let result = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
         let replays = measured.get_mut(index / seeds);
@@ -106,8 +130,12 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
 }
 
 fn one(base: &Baseline, plan: &Prepared, seed: u64) -> Result<Measured, Error> {
-    let config = plan.config(base, seed)?;
-    let times = predict::replay(&base.recorded.recording, &config)?;
+    let host = plan.host(base, seed)?;
+    let times = predict::replay(&host.recording, &host.config)?;
     let span_ns = base.recorded.recording.span_ns;
-    Ok(Measured::new(&times, base.recorded.vms.len(), span_ns))
+    let measured = Measured::new(&times, base.recorded.vms.len(), span_ns);
+    Ok(match plan.changes_population() {
+        true => measured.with_population(Population::new(base, &host, &times)),
+        false => measured,
+    })
 }

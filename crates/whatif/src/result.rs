@@ -6,10 +6,12 @@ use serde::Serialize;
 use stealtime_events::ExitReason;
 use stealtime_lab::metric::Better;
 use stealtime_lab::stats::{Difference, Verdict, difference};
-use stealtime_replay::predict::{Errors, Times, VcpuTimes};
+use stealtime_replay::predict::{Errors, OtherTimes, Times, VcpuTimes};
 
 use crate::baseline::Baseline;
 use crate::gain::{self, Gain, Outcome, Word};
+use crate::population::Population;
+use crate::population_change::PopulationChange;
 
 /// A percentage with three decimals.
 fn percent(part: u64, whole: u64) -> f64 {
@@ -278,6 +280,9 @@ pub struct Variant {
     /// What it gives and takes.
     #[serde(flatten)]
     pub gain: Gain,
+    /// Its VMs, if there are other numbers of VMs or CPUs than recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub population: Option<PopulationChange>,
 }
 
 /// A variant that was replayed; `close`: whether the replay as recorded is near the recording. `None`
@@ -300,6 +305,7 @@ pub(crate) fn variant(
         changes,
         verdict,
         gain,
+        population: None,
     })
 }
 
@@ -378,10 +384,17 @@ pub(crate) struct Measured {
     pub(crate) vcpus: Vec<usize>,
     /// CPU time of each VM in halts, in ms per second.
     in_halts: Vec<f64>,
-    /// Waiting of tasks that are no vCPUs, in ms per second.
+    /// Waiting of tasks that are no vCPUs, in ms per second. Threads of copies are none of them.
     pub(crate) others_ready: f64,
     /// What they ran, in ms per second.
     pub(crate) others_work: f64,
+    /// Their times, and those of each VM's threads.
+    others: OtherTimes,
+    vm_threads: BTreeMap<usize, OtherTimes>,
+    /// CPU time of VMs that are not compared, in ms per second.
+    uncompared: f64,
+    span_ns: u64,
+    population: Option<Population>,
     /// Switches to another task than the last one on that CPU, per second.
     pub(crate) displaced: f64,
 }
@@ -396,14 +409,59 @@ impl Measured {
         };
         let in_halts = |vm| of_span(&of_vm(times, vm), span, |time| time.in_halts_ns);
         let rate = |ns: u64| ns as f64 / span * 1_000.0;
+        let copies = times.vm_threads.range(vms..).map(|entry| *entry.1);
+        let copies_work: u64 = copies.clone().map(|times| times.run_ns).sum();
+        let recorded = copies.fold(times.others, less);
+        let copied = times.vcpus.iter().filter(|time| time.vm >= vms);
+        let copied_ns: u64 = copied.map(|time| time.run_ns).sum();
         Self {
             vms: (0..vms).map(quantities).collect(),
             vcpus: (0..vms).map(|vm| of_vm(times, vm).len()).collect(),
             in_halts: (0..vms).map(in_halts).collect(),
-            others_ready: rate(times.others.ready_ns),
-            others_work: rate(times.others.run_ns),
+            others_ready: rate(recorded.ready_ns),
+            others_work: rate(recorded.run_ns),
+            others: recorded,
+            vm_threads: times.vm_threads.clone(),
+            uncompared: rate(copied_ns.saturating_add(copies_work)),
+            span_ns,
+            population: None,
             displaced: times.decisions.displaced() as f64 / span * 1e9,
         }
+    }
+
+    /// With the figures of all VMs, for a host with other numbers of them.
+    pub(crate) fn with_population(self, population: Population) -> Self {
+        Self {
+            population: Some(population),
+            ..self
+        }
+    }
+
+    /// The figures of all VMs, on a host with other numbers of VMs or CPUs.
+    pub(crate) const fn population(&self) -> Option<&Population> {
+        self.population.as_ref()
+    }
+
+    /// Without these VMs and their threads, which a variant takes away.
+    pub(crate) fn without(&self, removed: &[usize]) -> Self {
+        let mut rest = self.clone();
+        let rate = |ns: u64| ns as f64 / self.span_ns.max(1) as f64 * 1_000.0;
+        for &vm in removed {
+            rest.uncompared += self.value(vm, RUNNING);
+            if let Some(values) = rest.vms.get_mut(vm) {
+                *values = [0.0; QUANTITIES.len()];
+            }
+            if let Some(in_halts) = rest.in_halts.get_mut(vm) {
+                *in_halts = 0.0;
+            }
+            if let Some(threads) = rest.vm_threads.remove(&vm) {
+                rest.uncompared += rate(threads.run_ns);
+                rest.others = less(rest.others, threads);
+            }
+        }
+        rest.others_ready = rate(rest.others.ready_ns);
+        rest.others_work = rate(rest.others.run_ns);
+        rest
     }
 
     /// What a VM ran outside of halts, in ms per second: work that it got done.
@@ -423,7 +481,7 @@ impl Measured {
 
     /// CPU time of the whole host, in ms per second.
     pub(crate) fn host_cpu(&self) -> f64 {
-        self.sum(|measured, vm| measured.value(vm, RUNNING)) + self.others_work
+        self.sum(|measured, vm| measured.value(vm, RUNNING)) + self.others_work + self.uncompared
     }
 
     fn sum(&self, value: impl Fn(&Self, usize) -> f64) -> f64 {
@@ -478,6 +536,14 @@ impl Measured {
     }
 }
 
+/// Times without a part of them.
+const fn less(times: OtherTimes, part: OtherTimes) -> OtherTimes {
+    OtherTimes {
+        run_ns: times.run_ns.saturating_sub(part.run_ns),
+        ready_ns: times.ready_ns.saturating_sub(part.ready_ns),
+    }
+}
+
 fn value_or_default<T: Copy + Default>(values: &[T], index: usize) -> T {
     values.get(index).copied().unwrap_or_default()
 }
@@ -491,6 +557,8 @@ pub(crate) struct Judged<'r> {
     /// Replays that the variant is compared with, with the seeds of those with it.
     pub(crate) before: &'r [Measured],
     pub(crate) after: &'r [Measured],
+    /// VMs that the variant takes away.
+    pub(crate) removed: &'r [usize],
 }
 
 /// A quantity with and without a variant.
@@ -541,7 +609,8 @@ impl Judged<'_> {
 /// What a variant changes: of each quantity of each VM the difference.
 fn changes(base: &Baseline, judged: Judged<'_>) -> Vec<Delta> {
     let mut changes = Vec::new();
-    for (vm, name) in base.recorded.vms.iter().enumerate() {
+    let vms = base.recorded.vms.iter().enumerate();
+    for (vm, name) in vms.filter(|(vm, _)| !judged.removed.contains(vm)) {
         let vcpus = judged.recorded.vcpus.get(vm).copied().unwrap_or(0);
         for (index, (quantity, unit, better, _)) in QUANTITIES.into_iter().enumerate() {
             if index >= WAKEUP_P50 && judged.never(|replay| replay.value(vm, index)) {

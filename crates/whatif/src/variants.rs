@@ -7,6 +7,7 @@ use crate::document::Document;
 use crate::error::Error;
 use crate::gain::Outcome;
 use crate::plan::{Plan, Prepared};
+use crate::population_change::{self, PopulationChange};
 use crate::replays::{self, Run};
 use crate::result::{self, Judged, Variant};
 
@@ -73,28 +74,34 @@ fn variants(
         Some(recorded_knobs) => variant.is_same_host(base, recorded_knobs),
         None => Ok(false),
     };
-    let recorded = base.recorded.measured();
+    let recorded = [base.recorded.measured()];
     let Some(unchanged) = replays.of_plan(0) else {
         return Ok((Vec::new(), true));
     };
     let mut variants = Vec::new();
     for (index, plan) in (1..).zip(plans) {
-        let Some(after) = replays.of_plan(index) else {
+        let (Some(after), Some(prepared)) = (replays.of_plan(index), prepared.get(index)) else {
+            continue;
+        };
+        let removed: Vec<usize> = prepared.counts.removed().collect();
+        let recorded = population_change::without(&recorded, prepared);
+        let unchanged = population_change::without(unchanged, prepared);
+        let Some(recorded) = recorded.first() else {
             continue;
         };
         let judged = Judged {
-            recorded: &recorded,
-            base: unchanged,
-            before: unchanged,
+            recorded,
+            base: &unchanged,
+            before: &unchanged,
             after,
+            removed: &removed,
         };
         let Some(mut variant) = result::variant(base, plan.name(), judged, close) else {
             continue;
         };
+        variant.population = PopulationChange::new(base, prepared, after);
         // Equal hosts have equal replays: only then is the comparison of hosts worth its time.
-        if variant.gain.outcome == Outcome::Same
-            && prepared.get(index).map_or(Ok(false), is_same_host)?
-        {
+        if variant.gain.outcome == Outcome::Same && is_same_host(prepared)? {
             variant.verdict = result::SAME_HOST.to_owned();
         }
         variants.push(variant);

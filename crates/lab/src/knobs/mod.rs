@@ -30,6 +30,7 @@ mod host_setting;
 mod kvm;
 mod name;
 mod quote;
+mod recording;
 pub mod reference;
 mod replay;
 mod sched;
@@ -77,6 +78,17 @@ pub(crate) enum Access {
         fn(&VmConfig) -> Value,
         fn(&mut VmConfig, &Value) -> Result<(), ValueError>,
     ),
+    /// One of replays alone, and of each VM or of the host: its value as recorded.
+    Replay(fn() -> Value, Scope),
+}
+
+/// Of what a knob is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Of the host.
+    Host,
+    /// Of each VM; its name is `vm.NAME.` and this knob's.
+    Vm,
 }
 
 /// A knob.
@@ -110,16 +122,22 @@ impl Knob {
     /// Its name as one writes it (`vm.NAME.cpu_weight`).
     #[must_use]
     pub fn full_name(&self) -> String {
-        match self.access {
-            Access::Vm(..) => format!("vm.NAME.{}", self.name),
-            _ => self.name.to_owned(),
+        match self.is_per_vm() {
+            true => format!("vm.NAME.{}", self.name),
+            false => self.name.to_owned(),
         }
     }
 
     /// Whether each VM has its own.
     #[must_use]
     pub fn is_per_vm(&self) -> bool {
-        matches!(self.access, Access::Vm(..))
+        matches!(self.access, Access::Vm(..) | Access::Replay(_, Scope::Vm))
+    }
+
+    /// Whether replays of recordings alone have it: a scenario has it in its file.
+    #[must_use]
+    pub fn is_of_recording(&self) -> bool {
+        matches!(self.access, Access::Replay(..))
     }
 
     /// The value without a scenario's say.
@@ -129,6 +147,7 @@ impl Knob {
             Access::Knobs(get, _) => get(&Knobs::default()),
             Access::Idle(get, _) => get(&IdleMethod::default()),
             Access::Vm(get, _) => get(&VmConfig::default()),
+            Access::Replay(recorded, _) => recorded(),
         }
     }
 
@@ -138,14 +157,22 @@ impl Knob {
         match self.access {
             Access::Knobs(get, _) => Some(get(&config.knobs)),
             Access::Idle(get, _) => Some(get(&config.host.idle)),
-            Access::Vm(..) => None,
+            Access::Replay(recorded, Scope::Host) => Some(recorded()),
+            Access::Vm(..) | Access::Replay(_, Scope::Vm) => None,
         }
     }
 }
 
 /// All knobs, in the order in which those that depend on each other are set.
 pub fn all() -> impl Iterator<Item = &'static Knob> {
-    let parts = [kvm::KNOBS, sched::KNOBS, host::KNOBS, vm::KNOBS];
+    let parts = [
+        kvm::KNOBS,
+        sched::KNOBS,
+        recording::OF_HOST,
+        host::KNOBS,
+        vm::KNOBS,
+        recording::OF_VM,
+    ];
     parts.into_iter().flatten()
 }
 
@@ -157,10 +184,11 @@ pub fn find(name: &str) -> Option<&'static Knob> {
 
 /// The VM's knob of this name (without `vm.NAME.`).
 pub(crate) fn of_vm(name: &str) -> Option<&'static Knob> {
-    vm::KNOBS.iter().find(|knob| knob.name == name)
+    let mut knobs = vm::KNOBS.iter().chain(recording::OF_VM);
+    knobs.find(|knob| knob.name == name)
 }
 
-/// Names of the VM's knobs.
+/// Names of the VM's knobs, as scenarios have them.
 pub(crate) fn names_of_vm() -> impl Iterator<Item = &'static str> {
     vm::KNOBS.iter().map(|knob| knob.name)
 }

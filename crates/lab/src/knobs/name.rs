@@ -124,7 +124,7 @@ fn target_of_vm<'n>(
     match of_vm(knob) {
         Some(knob) => Ok(Target::Vm(pattern, knob)),
         None => {
-            let names = names_of_vm().chain(["workload.PARAMETER"]);
+            let names = names_of_vm().chain(["count", "workload.PARAMETER"]);
             let help = match crate::spelling::closest(knob, names) {
                 Some(knob) => {
                     format!("did you mean `vm.{}.{knob}`?", quoted(pattern.name()))
@@ -242,6 +242,7 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
                 .ok_or_else(without_value)?;
             match knob.access {
                 Access::Vm(get, _) => Ok(get(vm).to_string()),
+                Access::Replay(recorded, _) => Ok(recorded().to_string()),
                 _ => Err(without_value()),
             }
         }
@@ -268,7 +269,7 @@ pub fn get(config: &Config, name: &str) -> Result<String, KnobError> {
 /// What values a knob takes; `None` for what is none, or a parameter.
 pub(crate) fn kind_of(config: &Config, name: &str) -> Option<Kind> {
     match target(config, name) {
-        Ok(Target::Whole(knob) | Target::Vm(_, knob)) => Some(knob.kind),
+        Ok(Target::Whole(knob) | Target::Vm(_, knob)) if !knob.is_of_recording() => Some(knob.kind),
         _ => None,
     }
 }
@@ -280,5 +281,9 @@ pub(crate) fn rank(name: &str) -> usize {
         false => matches(name, knob.name),
         true => of_vm && name.ends_with(knob.name) && name.len() > knob.name.len() + 3,
     };
-    all().position(is_it).unwrap_or(usize::MAX)
+    let of_scenarios = all().filter(|knob| !knob.is_of_recording());
+    of_scenarios
+        .enumerate()
+        .find(|(_, knob)| is_it(knob))
+        .map_or(usize::MAX, |(rank, _)| rank)
 }

@@ -33,6 +33,10 @@ pub enum Part {
     Weight,
     /// `cpu.max` of a VM's cgroup.
     Limit,
+    /// The tasks of a VM, as often as there are VMs.
+    Count,
+    /// The CPUs of the host.
+    Cpus,
 }
 
 /// The fair classes of Linux.
@@ -86,7 +90,7 @@ impl Replay {
 impl Part {
     const fn describe(self) -> &'static str {
         match self {
-            Self::Tasks => "answered",
+            Self::Tasks | Self::Count | Self::Cpus => "answered",
             Self::Halts => "answered, if halts and their polling are recorded",
             Self::DirectedYields => "answered, if directed yields are recorded",
             Self::Cgroups => "answered, if VMs have cgroups",

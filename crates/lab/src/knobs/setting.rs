@@ -9,6 +9,10 @@ use super::task;
 use super::vm::VmPattern;
 use super::{Access, HostSetting, Knob, KnobError, StepTarget, Steps, Value, ValueError};
 
+/// What a knob of replays needs.
+const RECORDING: &str =
+    "a recording, by `stealtime whatif`; scenarios have `count` in [[vm]] and `cpus` in [host]";
+
 /// A knob with the value that it gets.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -144,6 +148,9 @@ impl Setting {
         let Change::Vm(_, knob, value) = &self.change else {
             return Ok(());
         };
+        if knob.is_of_recording() {
+            return Err(self.wrong(ValueError::Requires(RECORDING)));
+        }
         let Access::Vm(_, set) = knob.access else {
             debug_assert!(false, "{} is not a VM's knob", self.name);
             return Ok(());
@@ -205,6 +212,7 @@ impl Setting {
             Access::Idle(_, set) => {
                 set(&mut config.host.idle, value).map_err(|error| self.wrong(error))
             }
+            Access::Replay(..) => Err(self.wrong(ValueError::Requires(RECORDING))),
             Access::Vm(..) => {
                 debug_assert!(false, "{} is a VM's knob", self.name);
                 Ok(())

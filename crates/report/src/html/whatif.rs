@@ -1,6 +1,7 @@
 //! `whatif` as a page.
 
 mod observed;
+mod population;
 mod ranking;
 
 use stealtime_whatif::{CLOSE, Delta, Document, ReplayedVcpu, Shares, Variant, VcpuError};
@@ -350,6 +351,9 @@ fn variant(variant: &Variant, charted: bool, page: &mut Page) {
         ]);
     }
     page.table(table);
+    if let Some(change) = &variant.population {
+        population::table(change, page);
+    }
 }
 
 fn difference(change: &Delta) -> String {

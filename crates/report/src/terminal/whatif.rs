@@ -1,6 +1,7 @@
 //! `whatif` as tables.
 
 mod observed;
+mod population;
 mod ranking;
 pub mod self_test;
 
@@ -170,6 +171,9 @@ fn changes(output: &mut String, variant: &Variant) {
     output.push_str("  VM            quantity          before      after          difference\n");
     for change in &variant.changes {
         change_row(output, change);
+    }
+    if let Some(change) = &variant.population {
+        population::table(output, change);
     }
     if let Some(net) = net(&variant.gain) {
         paragraph(output, "  ", &net);

@@ -9,10 +9,9 @@ use stealtime_analysis::answers::EventCount;
 use stealtime_events::Event;
 use stealtime_replay::export_events;
 use stealtime_report::perfetto::{Exporter, Options, Run};
-use stealtime_simulator::config::Config;
 use stealtime_simulator::{NameList, Sink};
 use stealtime_trace::write::{self, TraceDatWriter, WriteError};
-use stealtime_whatif::{Baseline, Plan};
+use stealtime_whatif::{Baseline, Host, Plan};
 
 use super::WhatIf;
 use crate::error::CliError;
@@ -24,12 +23,12 @@ pub(super) const MOST: usize = 8;
 pub(super) const BEST: usize = 3;
 
 /// A replay to export.
-struct Replay {
+struct Replay<'b> {
     /// Above its tracks.
     name: String,
     /// Its trace.dat in a folder.
     file: String,
-    config: Config,
+    host: Host<'b>,
 }
 
 /// Writes the recording at `recorded`, the replay under the recorded knobs and these variants; says
@@ -42,17 +41,17 @@ pub(super) fn write(
     target: &Path,
 ) -> Result<Vec<PathBuf>, CliError> {
     // Seed 0: every time as it was recorded.
-    let config = |plan: &Plan| plan.prepare(base)?.config(base, 0);
+    let host = |plan: &Plan| plan.prepare(base)?.host(base, 0);
     let mut replays = vec![Replay {
         name: "replayed".to_owned(),
         file: REPLAYED.to_owned(),
-        config: config(&Plan::default())?,
+        host: host(&Plan::default())?,
     }];
     for (n, plan) in (1..).zip(variants) {
         replays.push(Replay {
             name: format!("variant {}", plan.name()),
             file: variant_file(n),
-            config: config(plan)?,
+            host: host(plan)?,
         });
     }
     if !is_folder(target) {
@@ -64,7 +63,7 @@ pub(super) fn write(
     let mut written = vec![joined];
     for replay in &replays {
         let path = target.join(&replay.file);
-        trace_dat(base, &replay.config, &path)?;
+        trace_dat(base, &replay.host, &path)?;
         written.push(path);
     }
     Ok(written)
@@ -112,7 +111,7 @@ fn perfetto(
     verb: &WhatIf,
     base: &Baseline,
     recorded: &Path,
-    replays: &[Replay],
+    replays: &[Replay<'_>],
     path: &Path,
 ) -> Result<(), CliError> {
     let failed = |source: io::Error| CliError::Write {
@@ -139,7 +138,7 @@ fn perfetto(
         for (number, replay) in (1..).zip(replays) {
             let run = options(number, &replay.name);
             let mut exporter = Exporter::new(&mut writer, &answers, run).map_err(failed)?;
-            forward(base, &replay.config, failed, |event, names| {
+            forward(base, &replay.host, failed, |event, names| {
                 exporter.event(event, names)
             })?;
             exporter.finish().map_err(failed)?;
@@ -188,7 +187,7 @@ where
 /// Replays, and gives every event to `to`; `failed` says what its errors are.
 fn forward<E>(
     base: &Baseline,
-    config: &Config,
+    host: &Host<'_>,
     failed: impl Fn(E) -> CliError,
     consume: impl FnMut(&Event, &NameList) -> Result<(), E>,
 ) -> Result<(), CliError> {
@@ -198,21 +197,19 @@ fn forward<E>(
         failed: None,
     };
     let first_ns = base.recorded().answers().source.first_ns;
-    export_events(base.recorded().recording(), config, first_ns, &mut sink)?;
+    export_events(&host.recording, &host.config, first_ns, &mut sink)?;
     sink.failed.map_or(Ok(()), |error| Err(failed(error)))
 }
 
-fn trace_dat(base: &Baseline, config: &Config, path: &Path) -> Result<(), CliError> {
+fn trace_dat(base: &Baseline, host: &Host<'_>, path: &Path) -> Result<(), CliError> {
     let failed = |error: WriteError| CliError::WhatIf(format!("{}: {error}", path.display()));
     output::to_file(path, |sink| {
         let options = write::Options {
-            cpus: base.recorded().recording().cpus,
+            cpus: host.recording.cpus,
             ..write::Options::default()
         };
         let mut writer = TraceDatWriter::new(options).map_err(failed)?;
-        forward(base, config, failed, |event, names| {
-            writer.push(event, names)
-        })?;
+        forward(base, host, failed, |event, names| writer.push(event, names))?;
         writer.finish(sink).map_err(failed)?;
         Ok(())
     })

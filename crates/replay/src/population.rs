@@ -1,0 +1,279 @@
+//! A recording with other numbers of its VMs.
+//!
+//! A VM that is taken away leaves no task. Waits of other tasks for its tasks end at their recorded times.
+//! A copy does what its VM did, from another phase of the recording. It competes as its VM does: same
+//! weights, limits, nice values, policies and CPUs. What other tasks of the host did for the VM is not
+//! copied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stealtime_events::ExitReason;
+use stealtime_simulator::script::{Step, Until};
+
+use crate::copied::{Copier, awaited};
+use crate::host::{Assumed, Placement};
+use crate::jitter::Draws;
+use crate::recording::{RecordedTask, Recording};
+
+/// How many a host has of each VM, by the VM's index. VMs without an entry are as recorded: one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(BTreeMap<usize, u32>);
+
+impl Counts {
+    /// Has so many of a VM.
+    pub fn set(&mut self, vm: usize, count: u32) {
+        match count {
+            1 => self.0.remove(&vm),
+            _ => self.0.insert(vm, count),
+        };
+    }
+
+    /// How many there are of a VM.
+    #[must_use]
+    pub fn of_vm(&self, vm: usize) -> u32 {
+        self.0.get(&vm).copied().unwrap_or(1)
+    }
+
+    /// Whether each VM is there as recorded.
+    #[must_use]
+    pub fn is_as_recorded(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// VMs that are taken away.
+    pub fn removed(&self) -> impl Iterator<Item = usize> {
+        let removed = self.0.iter().filter(|entry| *entry.1 == 0);
+        removed.map(|entry| *entry.0)
+    }
+
+    /// The copies, if the first one has the index `first`: VM by VM, by their numbers.
+    #[must_use]
+    pub fn copies(&self, first: usize) -> Vec<VmCopy> {
+        let numbers = self
+            .0
+            .iter()
+            .flat_map(|(&original, &count)| (2..=count).map(move |number| (original, number)));
+        let copies = (first..)
+            .zip(numbers)
+            .map(|(vm, (original, number))| VmCopy {
+                vm,
+                original,
+                number,
+            });
+        copies.collect()
+    }
+
+    /// Memory that a replay takes for the copies, in bytes.
+    #[must_use]
+    pub fn bytes(&self, recording: &Recording) -> u64 {
+        let copies = self.0.iter().filter(|entry| *entry.1 > 1);
+        let bytes = copies
+            .map(|(&vm, &count)| u64::from(count - 1).saturating_mul(copy_bytes(recording, vm)));
+        bytes.fold(0, u64::saturating_add)
+    }
+}
+
+/// Memory that a replay takes for a copy of a VM, in bytes: its script, and the script with other values for
+/// what is unknown.
+#[must_use]
+pub fn copy_bytes(recording: &Recording, vm: usize) -> u64 {
+    let tasks = recording.tasks.iter().filter(|task| task.vm == Some(vm));
+    let bytes = tasks.map(|task| {
+        task.steps.len() * size_of::<Step>() * 2
+            + task.exits.len() * size_of::<(usize, ExitReason)>()
+            + size_of::<RecordedTask>()
+    });
+    bytes.sum::<usize>() as u64
+}
+
+/// A copy of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmCopy {
+    /// Its index among the VMs.
+    pub vm: usize,
+    /// The index of the VM that it is a copy of.
+    pub original: usize,
+    /// Its number, from 2 on: the recorded VM is the first.
+    pub number: u32,
+}
+
+/// A recording with other numbers of its VMs.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// The tasks of all.
+    pub recording: Recording,
+    /// The copies.
+    pub copies: Vec<VmCopy>,
+    /// Thread ids of the copies' tasks, each with that of its original.
+    tids: Vec<(i32, i32)>,
+}
+
+impl Counted {
+    /// A recording with other numbers of its `vms` VMs. The seed draws the phases of the copies, which do
+    /// not depend on how many there are.
+    #[must_use]
+    pub fn new(recording: &Recording, vms: usize, counts: &Counts, seed: u64) -> Self {
+        let mut changed = recording.clone();
+        let removed: BTreeSet<usize> = counts.removed().collect();
+        if !removed.is_empty() {
+            remove(&mut changed, &removed);
+        }
+        let copies = counts.copies(vms);
+        let mut tids = Vec::new();
+        let mut phases: Vec<u64> = Vec::new();
+        let last = recording.tasks.iter().map(|task| task.tid).max();
+        let mut tid = last.unwrap_or(0);
+        for copy in &copies {
+            if copy.number == 2 {
+                phases.clear();
+            }
+            let phase_ns = phase_ns(recording.span_ns, seed, *copy, &phases);
+            phases.push(phase_ns);
+            let copier = Copier::new(recording, copy.original, phase_ns, changed.edges);
+            changed.edges = copier.edges();
+            let tasks = copier.tasks(copy.vm, tid.saturating_add(1));
+            let originals = recording.tasks.iter();
+            let originals = originals.filter(|task| task.vm == Some(copy.original));
+            tids.extend(
+                originals
+                    .zip(&tasks)
+                    .map(|(task, copied)| (task.tid, copied.tid)),
+            );
+            tid = tasks.last().map_or(tid, |task| task.tid);
+            changed.tasks.extend(tasks);
+            if let Some(&limit) = recording.limits.get(&copy.original) {
+                changed.limits.insert(copy.vm, limit);
+            }
+        }
+        Self {
+            recording: changed,
+            copies,
+            tids,
+        }
+    }
+
+    /// What is assumed of the host, with the copies as their originals. Tasks that the host does not bind
+    /// are placed by the simulated scheduler: recorded moves are those of another load.
+    #[must_use]
+    pub fn assumed(&self, assumed: &Assumed) -> Assumed {
+        let mut changed = free(assumed, &self.recording);
+        for copy in &self.copies {
+            if assumed.own_group.contains(&copy.original) {
+                changed.own_group.insert(copy.vm);
+            }
+            if let Some(&weight) = assumed.weights.get(&copy.original) {
+                changed.weights.insert(copy.vm, weight);
+            }
+            if let Some(&shared) = assumed.shared_by_vm.get(&copy.original) {
+                changed.shared_by_vm.insert(copy.vm, shared);
+            }
+            let pins = assumed.pins.iter();
+            let pins = pins.filter(|pin| pin.0.0 == copy.original);
+            let copied = pins.map(|((_, number), cpus)| ((copy.vm, *number), cpus.clone()));
+            changed.pins.extend(copied);
+        }
+        for &(original, copied) in &self.tids {
+            if let Some(&policy) = assumed.policies.get(&original) {
+                changed.policies.insert(copied, policy);
+            }
+            if let Some(cpus) = assumed.affinity.get(&original) {
+                changed.affinity.insert(copied, cpus.clone());
+            }
+            let pins = assumed.task_pins.iter().filter(|pin| pin.0 == original);
+            let pins = pins.map(|pin| (copied, pin.1.clone()));
+            changed.task_pins.extend(pins);
+        }
+        changed
+    }
+}
+
+/// A host on which the simulated scheduler places tasks. Those of VMs may use all CPUs, unless the host is
+/// known to bind them.
+pub(crate) fn free(assumed: &Assumed, recording: &Recording) -> Assumed {
+    let mut changed = assumed.clone();
+    changed.placement = Some(Placement::Simulated);
+    changed.timed_moves = false;
+    let every_cpu: Vec<u32> = (0..recording.cpus).collect();
+    for task in recording.tasks.iter().filter(|task| task.vm.is_some()) {
+        let cpus = changed.affinity.entry(task.tid);
+        cpus.or_insert_with(|| every_cpu.clone());
+    }
+    changed
+}
+
+/// The begin of a copy in the recording, in ns: at chance, and not near that of the original or of an earlier
+/// copy.
+fn phase_ns(span_ns: u64, seed: u64, copy: VmCopy, earlier: &[u64]) -> u64 {
+    /// So many chances find a phase that is apart from all, if half of the span is.
+    const CHANCES: usize = 64;
+    let span_ns = span_ns.max(1);
+    let key = (copy.original as u64) << 32 | u64::from(copy.number);
+    let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ key.rotate_left(17));
+    let occupied = earlier.len() as u64 + 1;
+    let least_ns = span_ns / (4 * occupied);
+    let distance_ns = |phase_ns: u64| {
+        let apart = |other_ns: u64| {
+            let ns = phase_ns.abs_diff(other_ns);
+            ns.min(span_ns - ns.min(span_ns))
+        };
+        let distances = std::iter::once(0).chain(earlier.iter().copied()).map(apart);
+        distances.min().unwrap_or(0)
+    };
+    let mut best = (0, 0);
+    for _ in 0..CHANCES {
+        let drawn = draws.next();
+        let phase_ns = ((u128::from(drawn) * u128::from(span_ns)) >> 64) as u64;
+        best = best.max((distance_ns(phase_ns), phase_ns));
+        if best.0 >= least_ns {
+            break;
+        }
+    }
+    best.1
+}
+
+/// Takes VMs away.
+fn remove(recording: &mut Recording, removed: &BTreeSet<usize>) {
+    let is_removed = |vm: Option<usize>| vm.is_some_and(|vm| removed.contains(&vm));
+    let tasks = core::mem::take(&mut recording.tasks);
+    let (departed, remaining): (Vec<_>, Vec<_>) =
+        tasks.into_iter().partition(|task| is_removed(task.vm));
+    recording.tasks = without(remaining, &departed, &recording.edge_ns);
+    recording
+        .never_ran
+        .retain(|&(vm, _)| !removed.contains(&vm));
+    recording.limits.retain(|vm, _| !removed.contains(vm));
+}
+
+/// Tasks without others that are gone: waits for those end at their recorded times.
+pub(crate) fn without(
+    mut remaining: Vec<RecordedTask>,
+    departed: &[RecordedTask],
+    edge_ns: &[u64],
+) -> Vec<RecordedTask> {
+    let mut is_gone = vec![false; edge_ns.len()];
+    for step in departed.iter().flat_map(|task| task.steps.iter()) {
+        if let Step::Reach(edge) = *step
+            && let Some(is_gone) = is_gone.get_mut(edge.0 as usize)
+        {
+            *is_gone = true;
+        }
+    }
+    let time = |step: &Step| {
+        let edge = awaited(*step)?.0 as usize;
+        let is_gone = is_gone.get(edge).copied().unwrap_or(false);
+        edge_ns.get(edge).filter(|_| is_gone).copied()
+    };
+    for task in &mut remaining {
+        if !task.steps.iter().any(|step| time(step).is_some()) {
+            continue;
+        }
+        let steps = task.steps.iter().map(|step| match (step, time(step)) {
+            (Step::Halt(_), Some(time_ns)) => Step::Halt(Until::Time(time_ns)),
+            (_, Some(time_ns)) => Step::Sleep(Until::Time(time_ns)),
+            (step, None) => *step,
+        });
+        task.steps = steps.collect::<Arc<[Step]>>();
+    }
+    remaining
+}
