@@ -252,6 +252,17 @@
     };
   }
 
+  function limitLine(limit) {
+    return {
+      type: 'custom', silent: true, z: 1, data: [[limit, 0]], encode: { x: 0, y: 1 },
+      renderItem: (params, api) => {
+        const x = api.coord([limit, 0])[0];
+        const box = params.coordSys;
+        return line(x, box.y, x, box.y + box.height, color('text'), 2, { lineDash: [6, 4] });
+      },
+    };
+  }
+
   // Where a row's marks are drawn: below what stands above them.
   const middle = (lay, y) => y + lay.above / 2;
 
@@ -267,8 +278,10 @@
     const show = written(axis);
     const ends = (row) => (row.half_width === null ? [row.value, row.value] : [row.value - row.half_width, row.value + row.half_width]);
     const hasPublished = rows.some((row) => row.published !== null);
+    const hasLimit = of.limit !== undefined;
     option.series = [
       zeroLine(),
+      ...(hasLimit ? [limitLine(of.limit)] : []),
       {
         type: 'custom', z: 2, encode: { x: [0, 2, 3, 4], y: 1 },
         data: rows.map((row, at) => [row.value, at, ...ends(row), row.published === null ? '-' : row.published]),
@@ -307,12 +320,16 @@
     };
     const items = hasPublished ? [['published', 'published', color('text')]] : [];
     for (const [mark, name] of Object.entries(MARKS)) {
-      if (marks.includes(mark)) items.push([mark, hasPublished ? NEAR[mark] : name, color(mark)]);
+      if (marks.includes(mark)) items.push([mark, hasLimit ? WITHIN[mark] : hasPublished ? NEAR[mark] : name, color(mark)]);
     }
+    if (hasLimit) items.push(['published', `limit ${show(of.limit)}`, color('text')]);
     if (rows.some((row) => row.half_width !== null)) items.push(['interval', '95% interval', color('quiet')]);
     legend(chart, items);
     return { option, lay, count: rows.length };
   }
+
+  // The same marks where something is held against a limit.
+  const WITHIN = { better: 'holds', worse: 'fails', noise: 'may hold or fail', plain: 'value' };
 
   // The same marks where something is held against what was published.
   const NEAR = { better: 'simulated, comes out', worse: 'simulated, off', noise: 'simulated, fitted', plain: 'simulated' };
@@ -457,7 +474,7 @@
     return { option, lay, count: rows.length };
   }
 
-  const KINDS = { intervals, stacked, ranges, dots, heat };
+  const KINDS = { intervals, limited: intervals, stacked, ranges, dots, heat };
 
   // ---- drawing, and drawing again ----
 

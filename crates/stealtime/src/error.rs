@@ -160,6 +160,9 @@ pub(crate) enum CliError {
     /// `whatif`: what was asked cannot be answered.
     #[error("whatif: {0}")]
     WhatIf(String),
+    /// `fit`: what was asked cannot be answered.
+    #[error("fit: {0}")]
+    Fit(String),
     /// A host, or a file of its snapshot.
     #[error("snapshot: {0}")]
     Snapshot(String),
@@ -231,6 +234,15 @@ impl From<stealtime_simulator::Fault> for CliError {
 impl From<stealtime_whatif::Error> for CliError {
     fn from(error: stealtime_whatif::Error) -> Self {
         Self::WhatIf(error.to_string())
+    }
+}
+
+impl From<stealtime_whatif::capacity::FitError> for CliError {
+    fn from(error: stealtime_whatif::capacity::FitError) -> Self {
+        match error {
+            stealtime_whatif::capacity::FitError::Stopped => Self::Stopped,
+            other_error => Self::Fit(other_error.to_string()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod host;
 mod input;
 mod output;
 mod progress;
+mod replayable;
 mod report;
 mod verb;
 mod when;

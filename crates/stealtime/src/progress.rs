@@ -94,6 +94,21 @@ impl RunProgress {
         Self(Some(bar))
     }
 
+    /// Runs begin, and a search decides how many.
+    pub(crate) fn unbounded(doing: &'static str) -> Self {
+        if !stderr().is_terminal() {
+            return Self(None);
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) =
+            ProgressStyle::with_template("{prefix} {spinner} {pos} replays, {elapsed}")
+        {
+            bar.set_style(style);
+        }
+        bar.set_prefix(doing);
+        Self(Some(bar))
+    }
+
     /// So many were done before it began: they say nothing of the time that is left.
     pub(crate) fn resumed(self, runs: u64) -> Self {
         if let Some(bar) = &self.0 {

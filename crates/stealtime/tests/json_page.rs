@@ -18,7 +18,14 @@ const SHARED: &str = "Shared objects";
 /// A row that stands for all keys of a shared object.
 const REST: &str = "…";
 /// Beginnings of rows that the recordings of the test need not have.
-const RARE: [&str; 2] = [
+const RARE: [&str; 9] = [
+    "`stealtime fit` lacks[]",
+    "`stealtime fit` curves[].points[]",
+    "`stealtime fit` curves[].failure.check",
+    "`stealtime fit` removals.steps[]",
+    "`stealtime fit` removals.end",
+    "`stealtime fit` removals.suffering.takers[]",
+    "`stealtime fit --self-test` [].steps[].rows[].work_ms",
     "`stealtime whatif` vcpus[] to_ns",
     "`stealtime whatif` auto.tried[].on_host[].managers[]",
 ];
@@ -256,6 +263,69 @@ fn whatif(page: &Page, folder: &Path) {
     }
 }
 
+fn fit(page: &mut Page, folder: &Path) {
+    let section = "`stealtime fit`";
+    page.share(section, "recorded", &["curves[].points[]", "removals.end"]);
+    let vms = ["curves[].points[].vms[]", "removals.end.vms[]"];
+    page.share(section, "recorded.vms[]", &vms);
+    let checks = [
+        "curves[].points[].checks[]",
+        "removals.end.checks[]",
+        "curves[].failure.check",
+    ];
+    page.share(section, "recorded.checks[]", &checks);
+    page.share(
+        section,
+        "curves[].failure.takers[]",
+        &["removals.suffering.takers[]"],
+    );
+    page.share(section, "removals.ranked[]", &["removals.steps[]"]);
+    page.share(
+        section,
+        "removals.ranked[].vms[]",
+        &["removals.steps[].vms[]"],
+    );
+    let cfs = recording("svm-cfs/trace.dat");
+    for options in [
+        &[
+            "--add",
+            "vm1",
+            "--limit",
+            "vm0.ready<60%",
+            "--limit",
+            "overhead<99%",
+        ][..],
+        &["--move"],
+        &["--add", "vm1"],
+    ] {
+        let arguments = [&["fit", &cfs, "--json", "--seeds", "2"], options];
+        let out = printed(folder, &arguments.concat());
+        page.object(section, "", &json(&out));
+    }
+    let section = "`stealtime fit --self-test`";
+    page.share(
+        section,
+        "[].steps[].rows[].ready_percent",
+        &["[].steps[].rows[].work_ms"],
+    );
+    for step in ["step1", "step2", "step3"] {
+        let place = folder.join("series").join(step);
+        fs::create_dir_all(&place).expect("a folder");
+        fs::copy(&cfs, place.join("trace.dat")).expect("a copy");
+    }
+    // It is not replayable, which is said.
+    let broken = folder.join("series/step3/trace.dat");
+    let bytes = fs::read(&broken).expect("a copy");
+    fs::write(&broken, &bytes[..bytes.len() / 8]).expect("a part");
+    let out = printed(
+        folder,
+        &["fit", "--self-test", "series", "--json", "--seeds", "2"],
+    );
+    for row in json(&out).as_array().expect("an array") {
+        page.object(section, "[]", row);
+    }
+}
+
 fn difference(page: &Page, folder: &Path) {
     let live = |name: &str| recording(&format!("../live/{name}/trace.dat.zst"));
     let out = printed(folder, &["diff", &live("plain"), &live("quotas"), "--json"]);
@@ -298,8 +368,9 @@ fn check(page: &Page, folder: &Path) {
 
 #[test]
 fn every_key_that_is_printed_has_a_row_and_the_reverse() {
-    let page = Page::new(COMMANDS, "## ", "### ");
+    let mut page = Page::new(COMMANDS, "## ", "### ");
     let folder = folder();
+    fit(&mut page, folder.path());
     difference(&page, folder.path());
     whatif(&page, folder.path());
     simulator(&page, folder.path());

@@ -9,6 +9,7 @@ mod corpus;
 mod diff;
 mod doctor;
 mod facts;
+mod fit;
 mod import;
 mod json_page;
 mod names;

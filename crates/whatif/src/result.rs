@@ -488,6 +488,11 @@ impl Measured {
         (0..self.vms.len()).map(|vm| value(self, vm)).sum()
     }
 
+    /// What a VM ran, in ms per second.
+    pub(crate) fn running(&self, vm: usize) -> f64 {
+        self.value(vm, RUNNING)
+    }
+
     /// A VM's waiting for a CPU, in ms per second.
     pub(crate) fn ready(&self, vm: usize) -> f64 {
         self.value(vm, READY)

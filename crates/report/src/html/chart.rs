@@ -186,6 +186,15 @@ pub enum Chart {
         /// Top to bottom.
         rows: Vec<Interval>,
     },
+    /// Values with their intervals, and the limit that they are held against.
+    Limited {
+        /// The values' axis.
+        axis: Axis,
+        /// The limit: a line through all rows.
+        limit: f64,
+        /// Top to bottom.
+        rows: Vec<Interval>,
+    },
     /// Bars of parts.
     Stacked {
         /// The parts' axis.
@@ -239,7 +248,7 @@ impl Chart {
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
-            Self::Intervals { rows, .. } => rows.len(),
+            Self::Intervals { rows, .. } | Self::Limited { rows, .. } => rows.len(),
             Self::Stacked { rows, .. } | Self::Dots { rows, .. } | Self::Heat { rows, .. } => {
                 rows.len()
             }

@@ -9,6 +9,7 @@ pub mod analyze;
 mod chart;
 mod decision;
 mod effect;
+pub mod fit;
 mod overview;
 mod page;
 pub mod simulate;

@@ -9,6 +9,7 @@ pub mod difference;
 pub mod doctor;
 mod events;
 mod exits;
+pub mod fit;
 mod grid;
 pub(crate) mod header;
 pub mod host;

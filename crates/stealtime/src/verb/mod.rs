@@ -8,6 +8,7 @@ mod completions;
 mod diff;
 mod doctor;
 mod export;
+mod fit;
 mod help_markdown;
 mod import;
 mod knobs;
@@ -35,6 +36,7 @@ pub(crate) enum Verb {
     Import(import::Import),
     #[command(name = "whatif")]
     WhatIf(Box<whatif::WhatIf>),
+    Fit(Box<fit::Fit>),
     Simulate(Box<simulate::Simulate>),
     Sweep(Box<sweep::Sweep>),
     Reproduce(reproduce::Reproduce),
@@ -59,6 +61,7 @@ impl Verb {
             Self::Export(verb) => verb.run(),
             Self::Import(verb) => verb.run(),
             Self::WhatIf(verb) => verb.run(),
+            Self::Fit(verb) => verb.run(),
             Self::Simulate(verb) => verb.run(),
             Self::Sweep(verb) => verb.run(),
             Self::Reproduce(verb) => verb.run(),

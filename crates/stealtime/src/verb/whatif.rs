@@ -10,8 +10,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::Args;
-use stealtime_analysis::{Selection, Skip};
-use stealtime_replay::Extractor;
 use stealtime_report::html::whatif as page;
 use stealtime_report::json;
 use stealtime_report::terminal::whatif as tables;
@@ -19,9 +17,10 @@ use stealtime_whatif::{Baseline, Document, HostFacts, Observation, Plan, Questio
 
 use crate::args::{self, Form, Recording, VmOf};
 use crate::error::CliError;
-use crate::input::{self, Twice, Unwanted};
+use crate::input::{self, Twice};
 use crate::output;
 use crate::progress::{self, RunProgress};
+use crate::replayable::{self, Replayable};
 use crate::report::ReportTo;
 
 /// Replays of each variant, unless `--seeds` says how many.
@@ -139,12 +138,6 @@ pub(crate) struct WhatIf {
     report: ReportTo,
 }
 
-/// A recording, and the snapshot of its host.
-struct Read {
-    recorded: Recorded,
-    snapshot: Option<stealtime_host::Snapshot>,
-}
-
 impl WhatIf {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
@@ -251,39 +244,13 @@ impl WhatIf {
         }
     }
 
-    /// Reads twice: the analysis finds the threads of each VM, which the extractor needs.
-    fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Read, CliError> {
-        let opened = self.source(path, snapshot);
-        let unwanted = Unwanted {
-            skip: Skip {
-                keys: true,
-                ..Skip::default()
-            },
-            ..Unwanted::default()
-        };
-        let analyzed = input::analyze(path, &opened, None, Selection::default(), unwanted)?;
-        if self.self_test.is_none() {
-            input::tell(&analyzed.unused);
-        }
-        let answers = analyzed.answers;
-        stealtime_whatif::check_replayable(&answers)?;
-        let mut extractor = Extractor::new(&answers);
-        extractor.set_vmm_threads(analyzed.host.vmm_threads(&answers));
-        let mut source = input::open(path, &opened, None)?;
-        input::drive("reading again", &mut *source, |event, source| {
-            extractor.event(event, source.names());
-            Ok(())
-        })?;
-        let recorded = Recorded::new(answers, extractor.finish());
-        Ok(Read {
-            recorded: recorded.with_snapshot(analyzed.host.snapshot.clone()),
-            snapshot: analyzed.host.snapshot,
-        })
+    fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Replayable, CliError> {
+        replayable::read(path, &self.source(path, snapshot), self.self_test.is_some())
     }
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
-        let Read { recorded, snapshot } = self.read(path, self.snapshot.as_ref())?;
+        let Replayable { recorded, snapshot } = self.read(path, self.snapshot.as_ref())?;
         let mut facts = match &self.host {
             Some(file) => host_facts(file, &recorded)?,
             None => HostFacts::default(),
@@ -419,7 +386,7 @@ impl WhatIf {
 }
 
 /// Reads a file about the host.
-fn host_facts(path: &Path, recorded: &Recorded) -> Result<HostFacts, CliError> {
+pub(super) fn host_facts(path: &Path, recorded: &Recorded) -> Result<HostFacts, CliError> {
     let failed = |reason: String| CliError::WhatIf(format!("{}: {reason}", path.display()));
     let mut text = String::new();
     // One byte more than allowed is enough to refuse it.

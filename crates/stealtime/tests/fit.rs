@@ -1,0 +1,153 @@
+//! `stealtime fit` as a user has it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common;
+
+const CFS: &str = "tests/data/traces/svm-cfs/trace.dat";
+
+/// Runs in the root of the tree, so that paths in the output are the same everywhere.
+fn fit(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let arguments = [&["fit"], arguments].concat();
+    common::run(common::stealtime(&arguments).current_dir(root))
+}
+
+fn answer(arguments: &[&str]) -> String {
+    let (status, out, error) = fit(arguments);
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{arguments:?}");
+    let widest = out.lines().map(|line| line.chars().count()).max();
+    assert!(
+        arguments.contains(&"--json") || widest.is_some_and(|width| width <= 100),
+        "{out}"
+    );
+    out
+}
+
+fn complaint(arguments: &[&str]) -> String {
+    let (status, out, error) = fit(arguments);
+    assert_eq!((status, out.as_str()), (Some(2), ""), "{arguments:?}");
+    error
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&answer(&[arguments, &["--json"]].concat())).expect("JSON")
+}
+
+#[test]
+fn how_many_more_of_a_vm_fit() {
+    let limits = ["--limit", "vm0.ready<60%", "--limit", "vm1.wakeup.p99<20ms"];
+    let out = answer(&[&[CFS, "--add", "vm1"], &limits[..]].concat());
+    insta::assert_snapshot!("fit_add", out);
+}
+
+#[test]
+fn each_vm_and_the_mix_up_to_the_knee() {
+    insta::assert_snapshot!("fit_knee", answer(&[CFS, "--seeds", "3"]));
+}
+
+#[test]
+fn which_vm_to_take_away() {
+    insta::assert_snapshot!("fit_move", answer(&[CFS, "--move", "--seeds", "3"]));
+}
+
+#[test]
+fn limits_that_fail_as_recorded_name_the_vm() {
+    let value = json(&[CFS, "--add", "vm1", "--limit", "ready<0.1%", "--seeds", "2"]);
+    let curve = &value["curves"][0];
+    assert_eq!(curve["largest"], Value::Null);
+    let sentence = curve["sentence"].as_str().expect("a sentence");
+    assert!(
+        sentence.starts_with("The limits do not hold even as recorded: vm"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn equal_questions_have_equal_answers() {
+    let asked = [CFS, "--add", "vm0", "--limit", "ready<70%", "--seeds", "3"];
+    let first = json(&asked);
+    let jobs = json(&[&asked[..], &["--jobs", "1"]].concat());
+    assert_eq!(first, jobs);
+}
+
+#[test]
+fn wrong_questions_are_said_in_a_sentence() {
+    for (arguments, part) in [
+        (
+            &[CFS, "--limit", "steal<5%"][..],
+            "column 1: \"steal\" is no figure",
+        ),
+        (
+            &[CFS, "--limit", "work>98%", "--limit", "work<50%"],
+            "contradict",
+        ),
+        (
+            &[CFS, "--limit", "ready>5%"],
+            "limited from above: ready<5%",
+        ),
+        (
+            &[CFS, "--add", "vm01"],
+            "--add vm01: no VM \"vm01\" in the recording",
+        ),
+        (
+            &[CFS, "--limit", "vm9x.ready<5%"],
+            "no VM \"vm9x\" in the recording",
+        ),
+        (
+            &[CFS, "--move", "2"],
+            "--move 2: the recording has 2 VMs, and one of them stays",
+        ),
+        (&["--self-test", "docs"], "no series"),
+    ] {
+        let error = complaint(arguments);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_report_has_a_row_for_each_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("fit.html");
+    let path = page.to_str().expect("UTF-8");
+    let (status, _, error) = fit(&[
+        CFS,
+        "--add",
+        "vm1",
+        "--limit",
+        "vm0.ready<60%",
+        "--report",
+        path,
+    ]);
+    assert_eq!(status, Some(0), "{error}");
+    let text = std::fs::read_to_string(page).expect("a page");
+    for part in [
+        "ready of vm0 by the count of vm1 (limit 60.0 %)",
+        "1 (recorded",
+        "\"limited\"",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_series_is_predicted_from_its_smallest_recording() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for step in ["step1", "step2"] {
+        let place = folder.path().join("same").join(step);
+        std::fs::create_dir_all(&place).expect("a folder");
+        std::fs::copy(root.join(CFS), place.join("trace.dat")).expect("a copy");
+    }
+    let path = folder.path().to_str().expect("UTF-8");
+    let out = answer(&["--self-test", path, "--seeds", "2"]);
+    assert!(out.contains("same/step2/trace.dat: the same VMs"), "{out}");
+    // A recording predicts itself.
+    assert!(
+        out.contains("8 of 8 figures within bounds (100 %)") || out.contains("4 of 4 figures"),
+        "{out}"
+    );
+}

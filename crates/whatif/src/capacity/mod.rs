@@ -1,0 +1,79 @@
+//! How many more VMs fit on the host of a recording, and which one to take away.
+//!
+//! [`Replays`] gives the figures of a host with so many of each VM. A [`Curve`] has them over the count of a
+//! VM, at the counts that the search for the largest one tries.
+
+mod cause;
+mod curve;
+mod document;
+mod error;
+mod figures;
+mod limit;
+mod recorded;
+mod removal;
+mod report;
+mod search;
+mod seen;
+mod sentence;
+#[cfg(test)]
+mod tests;
+
+pub use cause::Taker;
+pub use curve::{Bound, Curve, Failure, Subject};
+pub use document::{Capacity, KNEE, Question};
+pub use error::FitError;
+pub use figures::{Band, Check, Outcome, Point, PointVm};
+pub use limit::{Figure, Limit, LimitError, Side};
+pub use recorded::RecordedHost;
+pub use removal::{Removal, Removals, Spared, Suffering};
+pub use report::FitDocument;
+pub use seen::{SeenFigure, SeenRow, SeenSeries, SeenStep, base_of};
+pub use sentence::with_band;
+
+use crate::count::VmCount;
+use crate::population::Population;
+
+/// A VM of the recorded host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostVm {
+    /// Its name.
+    pub name: String,
+    /// Its vCPUs that ran.
+    pub vcpus: usize,
+    /// What it ran in the recording, in ms per second.
+    pub run_ms: f64,
+    /// Ready time in the recording, in percent of its vCPUs' time.
+    pub ready_percent: f64,
+    /// Median of its wakeup latencies in the recording, in us.
+    pub wakeup_p50_us: f64,
+    /// 99th percentile of them.
+    pub wakeup_p99_us: f64,
+    /// Work in the recording, in ms per second.
+    pub work_ms: f64,
+    /// It never waits for anything but a CPU.
+    pub is_elastic: bool,
+}
+
+/// Replays of a host with so many of each VM.
+pub trait Replays: Sync {
+    /// The VMs of the recording.
+    fn vms(&self) -> &[HostVm];
+
+    /// CPUs of the host.
+    fn cpus(&self) -> u32;
+
+    /// Replays each list of counts with the seeds 1 to `seeds`: by list, then by seed. VMs that a list does
+    /// not name have 1.
+    ///
+    /// # Errors
+    ///
+    /// Those of the replays, [`FitError::Stopped`] if they were stopped.
+    fn replay(&self, lists: &[Vec<VmCount>], seeds: u64) -> Result<Vec<Vec<Population>>, FitError>;
+
+    /// What has the CPUs while vCPUs of a VM and its copies are ready, the largest share first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::replay`].
+    fn takers(&self, counts: &[VmCount], vm: &str) -> Result<Vec<Taker>, FitError>;
+}

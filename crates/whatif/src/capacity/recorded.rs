@@ -1,0 +1,162 @@
+//! The host of a recording, with so many of each VM.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use stealtime_simulator::script::Then;
+
+use crate::baseline::Baseline;
+use crate::capacity::cause::{self, Taker};
+use crate::capacity::error::FitError;
+use crate::capacity::{HostVm, Replays};
+use crate::count::{self, VmCount};
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::population::{self, Population};
+use crate::recorded::Recorded;
+use crate::replays::Run;
+
+/// The host of a recording, with so many of each VM.
+pub struct RecordedHost<'h> {
+    base: &'h Baseline,
+    vms: Vec<HostVm>,
+    jobs: NonZeroUsize,
+    stop: &'h AtomicBool,
+    progress: &'h (dyn Fn(usize) + Sync),
+    finished: AtomicUsize,
+    /// Calls that replay at the same time: they share the jobs.
+    active: AtomicUsize,
+}
+
+impl std::fmt::Debug for RecordedHost<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecordedHost")
+            .field("vms", &self.vms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The VMs of a recording.
+pub(crate) fn vms(recorded: &Recorded) -> Vec<HostVm> {
+    let measured = recorded.measured_with_halts();
+    let is_elastic = |vm: usize| {
+        let tasks = recorded.recording.tasks.iter();
+        let mut vcpus = tasks
+            .filter(|task| task.vcpu.is_some_and(|vcpu| vcpu.0 == vm))
+            .peekable();
+        vcpus.peek().is_some() && vcpus.all(|task| task.then == Then::Compute)
+    };
+    let vm = |(index, name): (usize, &String)| {
+        let vcpus = measured.vcpus.get(index).copied().unwrap_or(0);
+        HostVm {
+            name: name.clone(),
+            vcpus,
+            run_ms: measured.running(index),
+            ready_percent: measured.ready(index) / vcpus.max(1) as f64 / 10.0,
+            wakeup_p50_us: measured.wakeup_p50(index),
+            wakeup_p99_us: measured.wakeup_p99(index),
+            work_ms: measured.work(index),
+            is_elastic: is_elastic(index),
+        }
+    };
+    recorded.vms.iter().enumerate().map(vm).collect()
+}
+
+impl<'h> RecordedHost<'h> {
+    /// The host of a recording. `progress` is called with the number of replays that are done.
+    #[must_use]
+    pub fn new(
+        base: &'h Baseline,
+        jobs: NonZeroUsize,
+        stop: &'h AtomicBool,
+        progress: &'h (dyn Fn(usize) + Sync),
+    ) -> Self {
+        Self {
+            base,
+            vms: vms(&base.recorded),
+            jobs,
+            stop,
+            progress,
+            finished: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+        }
+    }
+
+    /// Replays that were run.
+    #[must_use]
+    pub fn finished(&self) -> usize {
+        self.finished.load(Ordering::Relaxed)
+    }
+
+    /// Length of the recording in ns.
+    #[must_use]
+    pub const fn span_ns(&self) -> u64 {
+        self.base.recorded.recording.span_ns
+    }
+
+    /// Recorded wakeups of each VM.
+    #[must_use]
+    pub fn wakeups(&self) -> Vec<usize> {
+        let vcpus = &self.base.recorded.times.vcpus;
+        let of_vm = |vm: usize| {
+            let vcpus = vcpus.iter().filter(|time| time.vm == vm);
+            vcpus.map(|time| time.wakeups.len()).sum()
+        };
+        (0..self.vms.len()).map(of_vm).collect()
+    }
+}
+
+/// Progress is that of all calls together.
+const fn no_progress(_replays: usize) {}
+
+impl Replays for RecordedHost<'_> {
+    fn vms(&self) -> &[HostVm] {
+        &self.vms
+    }
+
+    fn cpus(&self) -> u32 {
+        self.base.recorded.recording.cpus
+    }
+
+    fn replay(&self, lists: &[Vec<VmCount>], seeds: u64) -> Result<Vec<Vec<Population>>, FitError> {
+        let active = self.active.fetch_add(1, Ordering::Relaxed) + 1;
+        let jobs = NonZeroUsize::new(self.jobs.get() / active).unwrap_or(NonZeroUsize::MIN);
+        let run = Run {
+            seeds,
+            jobs,
+            stop: self.stop,
+            progress: &|_| Box::new(no_progress),
+        };
+        let replays = population::populations(self.base, lists, &run);
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        let replays = replays?;
+        let added: usize = replays.iter().map(Vec::len).sum();
+        let finished = self.finished.fetch_add(added, Ordering::Relaxed) + added;
+        (self.progress)(finished);
+        let is_whole = |list: &Vec<Population>| list.len() as u64 == seeds;
+        match replays.len() == lists.len() && replays.iter().all(is_whole) {
+            true => Ok(replays),
+            false => Err(FitError::Stopped),
+        }
+    }
+
+    fn takers(&self, counts: &[VmCount], vm: &str) -> Result<Vec<Taker>, FitError> {
+        if counts.iter().all(|count| count.count == 1) {
+            return Ok(cause::in_recording(&self.base.recorded.answers, vm));
+        }
+        let mut prepared = Plan::default().prepare(self.base)?;
+        for VmCount { vm, count } in counts {
+            let index = count::vm_index(&self.base.recorded, vm).map_err(Error::from)?;
+            prepared.counts.set(index, *count);
+        }
+        // One seed: the shares are named, not judged.
+        let host = prepared.host(self.base, 1)?;
+        let name = |number: u32| {
+            let vm = usize::try_from(number).ok()?;
+            let copy = host.copies.iter().find(|copy| copy.vm == vm);
+            let original = copy.map_or(vm, |copy| copy.original);
+            self.base.recorded.vms.get(original).cloned()
+        };
+        Ok(cause::in_replay(&host.config, vm, name).map_err(Error::from)?)
+    }
+}

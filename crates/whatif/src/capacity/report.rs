@@ -1,0 +1,69 @@
+//! The answer with the recording that it is of.
+
+use serde::Serialize;
+
+use crate::assumptions;
+use crate::baseline::Baseline;
+use crate::capacity::document::Capacity;
+use crate::coverage::{self, Lack};
+use crate::result::Closeness;
+
+/// The answer with the recording that it is of.
+#[derive(Debug, Clone, Serialize)]
+pub struct FitDocument {
+    /// The recording.
+    pub path: String,
+    /// Less of the recording was read than was recorded.
+    pub recording_partial: bool,
+    /// Length of the recording in ns.
+    pub span_ns: u64,
+    /// CPUs of the host.
+    pub cpus: u32,
+    /// Events of the recording.
+    pub events: u64,
+    /// How far the replay under the recorded knobs is from the recording.
+    pub error: Closeness,
+    /// What the replay takes for true, with the source of each.
+    pub assumed: Vec<String>,
+    /// What the recording lacks.
+    pub lacks: Vec<Lack>,
+    /// VMs with threads that are a guess.
+    pub guessed: Vec<String>,
+    /// Replays of a count that is near a limit.
+    pub seeds: u64,
+    /// Replays that were run.
+    pub replays: usize,
+    /// The answer.
+    #[serde(flatten)]
+    pub capacity: Capacity,
+}
+
+impl FitDocument {
+    /// Joins the answer with its recording.
+    #[must_use]
+    pub fn new(
+        path: String,
+        base: &Baseline,
+        seeds: u64,
+        replays: usize,
+        capacity: Capacity,
+    ) -> Self {
+        let recorded = &base.recorded;
+        let names = recorded.vms.iter().enumerate();
+        let guessed = names.filter(|(vm, _)| recorded.is_guessed(*vm));
+        Self {
+            path,
+            recording_partial: recorded.answers.source.partial,
+            span_ns: recorded.recording.span_ns,
+            cpus: recorded.recording.cpus,
+            events: recorded.answers.source.events,
+            error: Closeness::new(&base.errors()),
+            assumed: assumptions::lines(base),
+            lacks: coverage::lacks(recorded),
+            guessed: guessed.map(|(_, name)| name.clone()).collect(),
+            seeds,
+            replays,
+            capacity,
+        }
+    }
+}
