@@ -17,7 +17,10 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The kernel is built without tracepoints.
-    #[error("this kernel has no ftrace (CONFIG_FTRACE): {} does not exist", path.display())]
+    #[error(
+        "this kernel has no ftrace: {} does not exist; boot a kernel with CONFIG_FTRACE, as distributions have",
+        path.display()
+    )]
     NoTracing {
         /// The folder that is missing.
         path: PathBuf,
@@ -45,6 +48,16 @@ pub enum RecordError {
         /// The mode of `/sys/kernel/security/lockdown`, unless `none`.
         lockdown: Option<String>,
     },
+    /// tracefs is mounted read-only, as container runtimes mount /sys.
+    #[error(
+        "{}: tracefs is mounted read-only here, as in a container: record on the host itself, or by \
+         `stealtime record --perf`, which only reads it",
+        path.display()
+    )]
+    ReadOnly {
+        /// The file or folder that cannot be written.
+        path: PathBuf,
+    },
     /// The kernel is older than 3.10, or built without instances.
     #[error("{}: the kernel has no tracing instances; use `stealtime record --print`", path.display())]
     NoInstances {
@@ -67,7 +80,10 @@ pub enum RecordError {
         paranoid: String,
     },
     /// Without switches there is no answer.
-    #[error("the kernel has no event sched:sched_switch: without it no question can be answered")]
+    #[error(
+        "the kernel has no event sched:sched_switch, without which no question can be answered: boot a kernel \
+         with CONFIG_EVENT_TRACING, as distributions have"
+    )]
     NoSwitches,
     /// A clock that the kernel does not offer.
     #[error("--clock {asked}: this kernel has no such trace clock; it has {}", available.join(", "))]
@@ -88,7 +104,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The output cannot be written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), advice(source))]
     Output {
         /// The file.
         path: PathBuf,
@@ -103,29 +119,146 @@ pub enum RecordError {
 impl RecordError {
     /// The error of an access to a file of tracefs: rights and refusals have sentences of their own.
     pub(crate) fn control(path: &Path, doing: &'static str, source: io::Error) -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        let lockdown = || std::fs::read_to_string("/sys/kernel/security/lockdown");
+        Self::classify(path, doing, source, is_root, || {
+            lockdown_mode(&lockdown().ok()?)
+        })
+    }
+
+    /// The same for a user who is root or not; `lockdown` gives the mode of kernel lockdown.
+    fn classify(
+        path: &Path,
+        doing: &'static str,
+        source: io::Error,
+        is_root: bool,
+        lockdown: impl FnOnce() -> Option<String>,
+    ) -> Self {
         let path = path.to_owned();
-        if source.kind() != io::ErrorKind::PermissionDenied {
-            return Self::Control {
-                path,
-                doing,
-                source,
-            };
-        }
-        // EACCES and EPERM: for root only lockdown, a security module or a container is left.
-        match rustix::process::geteuid().is_root() {
-            true => Self::Refused {
+        match source.kind() {
+            // EACCES and EPERM: for root only lockdown, a security module or a container is left.
+            io::ErrorKind::PermissionDenied if is_root => Self::Refused {
                 path,
                 doing,
                 lockdown: lockdown(),
             },
-            false => Self::NoRights { path },
+            io::ErrorKind::PermissionDenied => Self::NoRights { path },
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
+            _ => Self::Control {
+                path,
+                doing,
+                source,
+            },
         }
     }
 }
 
-/// The active mode of kernel lockdown, unless there is none.
-fn lockdown() -> Option<String> {
-    let text = std::fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+/// The advice after an error of the output; none where the error says enough.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ": free some space, or record to another disk with -o"
+        }
+        _ => "",
+    }
+}
+
+/// The active mode in the text of `lockdown`, unless there is none: `none [integrity] confidentiality`.
+fn lockdown_mode(text: &str) -> Option<String> {
     let mode = text.split_once('[')?.1.split_once(']')?.0;
     (mode != "none").then(|| mode.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(errno: i32, is_root: bool, lockdown: &str) -> String {
+        let source = io::Error::from_raw_os_error(errno);
+        let path = Path::new("/sys/kernel/tracing/instances/a/tracing_on");
+        let lockdown = || lockdown_mode(lockdown);
+        RecordError::classify(path, "start tracing", source, is_root, lockdown).to_string()
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        const FILE: &str = "/sys/kernel/tracing/instances/a/tracing_on";
+        const ELSEWHERE: &str = "a container or kernel lockdown may forbid it: record on the host itself; \
+                                 `stealtime record --perf` may still be allowed";
+        let is_root = true;
+        assert_eq!(
+            message(libc::EPERM, is_root, "none [integrity] confidentiality\n"),
+            format!(
+                "{FILE}: the kernel refuses to start tracing, although the user is root (lockdown: integrity); \
+                 {ELSEWHERE}"
+            )
+        );
+        assert_eq!(
+            message(libc::EACCES, is_root, "[none] integrity confidentiality\n"),
+            format!(
+                "{FILE}: the kernel refuses to start tracing, although the user is root; {ELSEWHERE}"
+            )
+        );
+        assert_eq!(
+            message(libc::EACCES, false, ""),
+            format!("{FILE}: permission denied: recording needs root: `sudo stealtime record`")
+        );
+        assert_eq!(
+            message(libc::EROFS, is_root, ""),
+            format!(
+                "{FILE}: tracefs is mounted read-only here, as in a container: record on the host itself, or by \
+                 `stealtime record --perf`, which only reads it"
+            )
+        );
+        assert_eq!(
+            message(libc::EBUSY, is_root, ""),
+            format!("{FILE}: cannot start tracing: Device or resource busy (os error 16)")
+        );
+    }
+
+    #[test]
+    fn kernels_without_a_part_are_named_with_a_way_out() {
+        let path = PathBuf::from("/sys/kernel/tracing");
+        let messages = [
+            RecordError::NotMounted { path: path.clone() },
+            RecordError::NoTracing { path: path.clone() },
+            RecordError::NoInstances {
+                path: path.join("instances"),
+            },
+            RecordError::NoIds(Box::new(RecordError::NotMounted { path })),
+            RecordError::NoPerf {
+                source: io::Error::from_raw_os_error(libc::EACCES),
+                paranoid: "2".to_owned(),
+            },
+            RecordError::NoSwitches,
+            RecordError::NoClock {
+                asked: "tai".to_owned(),
+                available: vec!["local".to_owned(), "mono".to_owned()],
+            },
+            RecordError::Output {
+                path: PathBuf::from("trace.dat"),
+                source: io::Error::from_raw_os_error(libc::ENOSPC),
+            },
+        ];
+        assert_eq!(
+            messages.map(|error| error.to_string()),
+            [
+                "the tracing file system is not mounted: `mount -t tracefs nodev /sys/kernel/tracing`, then \
+                 record again",
+                "this kernel has no ftrace: /sys/kernel/tracing does not exist; boot a kernel with CONFIG_FTRACE, \
+                 as distributions have",
+                "/sys/kernel/tracing/instances: the kernel has no tracing instances; use `stealtime record \
+                 --print`",
+                "the tracing file system is not mounted: `mount -t tracefs nodev /sys/kernel/tracing`, then \
+                 record again; perf_event_open takes tracepoints by their ids, and only tracefs has these",
+                "perf_event_open refuses sched:sched_switch: Permission denied (os error 13); it needs root, \
+                 CAP_PERFMON or kernel.perf_event_paranoid below 0 (it is 2)",
+                "the kernel has no event sched:sched_switch, without which no question can be answered: boot a \
+                 kernel with CONFIG_EVENT_TRACING, as distributions have",
+                "--clock tai: this kernel has no such trace clock; it has local, mono",
+                "trace.dat: No space left on device (os error 28): free some space, or record to another disk \
+                 with -o",
+            ]
+        );
+    }
 }

@@ -365,9 +365,12 @@ impl<'a> Session<'a> {
             missing: self.selection.missing.clone(),
             cpu_percent: 100.0 * cpu_time.as_secs_f64() / seconds.max(1e-3),
         };
-        // The instance goes first: from here on only the file is left to do.
+        // The instance goes first: from here on only the file is left to do. Tracing has stopped in one
+        // that another process holds open.
         rings.iter_mut().for_each(Ring::close);
-        self.instance.remove()?;
+        if let Err(error) = self.instance.remove() {
+            observer.warn(&format!("{error}; the next recording removes it"));
+        }
         summary.bytes = spools.join(recording, rings, &mut |path| observer.unfinished(path))?;
         Ok(summary)
     }

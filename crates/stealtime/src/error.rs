@@ -97,6 +97,14 @@ pub(crate) enum CliError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A recording that would take the place of a device or a pipe.
+    #[error(
+        "{path}: a recording is a file, and this is a device or a pipe: give the name of a file"
+    )]
+    NotAFile {
+        /// What was given.
+        path: PathBuf,
+    },
     /// An output would take the place of an input.
     #[error("{path}: is what is read, and would be overwritten: give another name")]
     OverInput {

@@ -74,13 +74,32 @@ pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     if path.is_dir() {
         return failed(io::ErrorKind::IsADirectory.into());
     }
-    match folder(path).metadata() {
+    let Some(target) = replaced(path) else {
+        return Ok(());
+    };
+    let folder = folder(&target);
+    match folder.metadata() {
         Ok(meta) if !meta.is_dir() => failed(io::ErrorKind::NotADirectory.into()),
-        // A device or a pipe is written itself.
-        Ok(_) if path.exists() && !path.is_file() => Ok(()),
-        Ok(_) => check_folder(folder(path)).or_else(failed),
+        Ok(_) => check_folder(folder).or_else(failed),
         Err(error) => failed(error),
     }
+}
+
+/// The file that a whole one takes the place of: behind a link, so that the link stays (`/dev/stdout` is
+/// one). `None` for what is written itself: a device, a pipe, a file without a name.
+pub(crate) fn replaced(path: &Path) -> Option<PathBuf> {
+    match path.metadata() {
+        Ok(meta) if !meta.is_file() => None,
+        Ok(_) if path.is_symlink() => path.canonicalize().ok(),
+        _ => Some(path.to_owned()),
+    }
+}
+
+/// The same of a file that may be nothing else.
+pub(crate) fn replaced_file(path: &Path) -> Result<PathBuf, CliError> {
+    replaced(path).ok_or_else(|| CliError::NotAFile {
+        path: path.to_owned(),
+    })
 }
 
 /// Whether a file can be made in this folder: rights do not tell it all.
@@ -117,10 +136,9 @@ pub(crate) fn check_report(
     path: &Path,
     report: Option<&Path>,
 ) -> Result<(), CliError> {
-    // A name is what is replaced, whatever it is a link to. Devices are not.
     let place = |path: &Path| {
-        let is_file = path.is_file() || !path.exists();
-        let folder = folder(path).canonicalize().ok().filter(|_| is_file)?;
+        let path = replaced(path)?;
+        let folder = folder(&path).canonicalize().ok()?;
         Some(folder.join(path.file_name()?))
     };
     match (place(path), report.and_then(place)) {
@@ -182,21 +200,20 @@ pub(crate) fn to_file<T>(
         source,
     };
     check(path)?;
-    // Not a plain file (a device, a pipe): nothing to put in its place.
-    if path.exists() && !path.is_file() {
+    let Some(target) = replaced(path) else {
         let file = std::fs::File::create(path).map_err(failed)?;
         let mut writer = io::BufWriter::new(file);
         let result = write(&mut writer)?;
         return writer.flush().map_err(failed).map(|()| result);
-    }
+    };
     let file = tempfile::Builder::new()
         .prefix(".stealtime-")
         .permissions(permissions())
-        .tempfile_in(folder(path))
+        .tempfile_in(folder(&target))
         .map_err(|error| failed(own(error)))?;
     unfinished(Some(file.path().to_owned()));
     let result = write_all(file, write, failed).and_then(|(file, result)| {
-        file.persist(path).map_err(|error| failed(error.error))?;
+        file.persist(&target).map_err(|error| failed(error.error))?;
         Ok(result)
     });
     unfinished(None);

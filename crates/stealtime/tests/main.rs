@@ -18,6 +18,7 @@ mod recording;
 #[path = "../../../tests/recordings.rs"]
 mod recordings;
 mod references;
+mod refusals;
 mod remedies;
 mod report;
 mod reproduce;

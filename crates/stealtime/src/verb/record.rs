@@ -14,6 +14,7 @@ use stealtime_report::{count, escape, json};
 use crate::args::Form;
 use crate::error::CliError;
 use crate::output;
+use crate::report::quoted;
 
 /// Record this host for analyze and whatif.
 #[derive(Debug, Args)]
@@ -69,6 +70,7 @@ impl Record {
         let output = self.output.clone().unwrap_or_else(|| usual.into());
         output::check_named("-o", &output, "a file")?;
         output::check(&output)?;
+        let output = output::replaced_file(&output)?;
         let options = Options {
             output,
             duration: self.seconds,
@@ -281,7 +283,9 @@ fn rendered(summary: &Summary) -> String {
         summary.clock, summary.clock_reason, summary.buffer_kb, summary.cpu_percent
     ));
     text.push_str(&rendered_missing(&summary.missing));
-    text.push_str(&format!("  next: stealtime analyze {file}\n"));
+    let argument = quoted(&summary.file.display().to_string());
+    let argument = escape::terminal(&argument);
+    text.push_str(&format!("  next: stealtime analyze {argument}\n"));
     text
 }
 
