@@ -157,3 +157,53 @@ fn recordings_with_snapshots_are_within_the_bounds() {
         }
     }
 }
+
+/// The line about cgroups of several VMs, and lines about settings that no replay has.
+fn shared_lines(document: &Value) -> String {
+    let assumed = document["assumed"].as_array().expect("lines").iter();
+    let lines = assumed.filter_map(Value::as_str);
+    let lines = lines.filter(|line| line.starts_with("VMs share") || line.contains("several VMs"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Weights and limits of cgroups that hold two VMs: as recorded, and with a limit that two VMs share.
+#[test]
+fn settings_of_shared_cgroups_are_replayed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/live");
+    let recording = |name: &str| format!("{folder}/{name}/trace.dat.zst");
+    let document = |arguments: &[&str]| -> Value {
+        let arguments = [&["whatif"], arguments, &["--json"]].concat();
+        serde_json::from_str(&output(&arguments)).expect("JSON")
+    };
+    let (nested, quotas) = (recording("nested"), recording("quotas"));
+    let snapshot = output(&["snapshot", &nested, "--json"]);
+    let mut snapshot: Value = serde_json::from_str(&snapshot).expect("JSON");
+    for group in snapshot["cgroups"].as_array_mut().expect("groups") {
+        let quota = match group["path"].as_str() {
+            Some("/prod") => Value::from(150_000),
+            Some("/prod/db") => Value::Null,
+            _ => continue,
+        };
+        group["quota_us"] = quota;
+        group["period_us"] = Value::from(100_000);
+    }
+    let temporary = tempfile::tempdir().expect("a folder");
+    let limited = temporary.path().join("host.json");
+    fs::write(&limited, snapshot.to_string()).expect("a file");
+    let limited = limited.to_str().expect("UTF-8");
+    let shown = [
+        ("weights of parents", document(&[&nested])),
+        (
+            "a limit of two VMs",
+            document(&[&nested, "--snapshot", limited]),
+        ),
+        ("limits within a limit", document(&[&quotas])),
+    ];
+    let shown = shown.map(|(name, document)| format!("{name}\n{}\n", shared_lines(&document)));
+    insta::assert_snapshot!("shared_cgroups", shown.join("\n"));
+    // The facts have the same words.
+    let value = document(&[&nested, "--snapshot", limited]);
+    let (value, source) = fact(&value, "shared_cgroups");
+    assert_eq!(source, "snapshot");
+    assert!(shown[1].contains(value), "{value}");
+}

@@ -191,7 +191,7 @@ impl HostFacts {
             },
             slice: Some(cgroups.slice),
             weights: cgroups.weights.clone(),
-            shared_groups: cgroups.shared.clone(),
+            shared_groups: cgroups.shared_settings(),
             shared_by_vm: cgroups.shared_by_vm.clone(),
             weights_known: true,
             ..assumed

@@ -69,15 +69,22 @@ pub(crate) struct Cgroups {
     /// They have one parent that is not the root.
     pub(crate) slice: bool,
     /// Groups of several VMs, if their tree or their settings matter: each after the one above it.
-    pub(crate) shared: Vec<SharedGroup>,
-    /// Paths of those.
-    pub(crate) shared_paths: Vec<String>,
+    pub(crate) shared: Vec<SharedCgroup>,
     /// The one of those that a VM is in.
     pub(crate) shared_by_vm: BTreeMap<usize, usize>,
     /// `cpu.weight` where it is not 100.
     pub(crate) weights: BTreeMap<usize, u32>,
     /// `cpu.max` where there is a limit: quota and period in ns.
     pub(crate) limits: BTreeMap<usize, (u64, u64)>,
+}
+
+/// A cgroup of several VMs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SharedCgroup {
+    /// Below the mount point of its hierarchy.
+    pub(crate) path: String,
+    /// Its parent and settings, as a replay has them.
+    pub(crate) settings: SharedGroup,
 }
 
 /// The cgroups of one VM with the cpu controller, the uppermost first.
@@ -262,16 +269,18 @@ impl Cgroups {
             let mut parent = None;
             for group in chain {
                 let known = self
-                    .shared_paths
+                    .shared
                     .iter()
-                    .position(|path| *path == group.path);
+                    .position(|shared| shared.path == group.path);
                 let index = known.unwrap_or_else(|| {
-                    self.shared_paths.push(group.path.clone());
-                    self.shared.push(SharedGroup {
-                        parent,
-                        group: ScriptGroup {
-                            cpu_weight: weight(group).unwrap_or(100),
-                            cpu_max_ns: None,
+                    self.shared.push(SharedCgroup {
+                        path: group.path.clone(),
+                        settings: SharedGroup {
+                            parent,
+                            group: ScriptGroup {
+                                cpu_weight: weight(group).unwrap_or(100),
+                                cpu_max_ns: None,
+                            },
                         },
                     });
                     self.shared.len() - 1
@@ -284,12 +293,21 @@ impl Cgroups {
         self.share_limits(above, unused);
     }
 
+    /// Parents and settings of the groups of several VMs, in their order.
+    pub(crate) fn shared_settings(&self) -> Vec<SharedGroup> {
+        let groups = self.shared.iter();
+        groups.map(|shared| shared.settings.clone()).collect()
+    }
+
     /// Groups of several VMs with their settings, as words.
     pub(crate) fn shared_text(&self) -> Option<String> {
-        let groups = self.shared_paths.iter().zip(&self.shared);
-        let groups = groups.map(|(path, shared)| {
-            let weight = shared.group.cpu_weight;
-            match shared.group.cpu_max_ns {
+        let groups = self.shared.iter().map(|shared| {
+            let path = &shared.path;
+            let ScriptGroup {
+                cpu_weight: weight,
+                cpu_max_ns,
+            } = shared.settings.group;
+            match cpu_max_ns {
                 Some((quota, period)) => format!(
                     "{path} with weight {weight} and cpu.max {} {}",
                     quota / 1_000,
@@ -319,9 +337,9 @@ impl Cgroups {
                     .filter(|group| limited.contains_key(&*group.path));
                 !self.limits.contains_key(&vm) && limits.count() == 1
             });
-            let index = self.shared_paths.iter().position(|known| known == path);
-            match index.and_then(|index| self.shared.get_mut(index)) {
-                Some(shared) if is_only => shared.group.cpu_max_ns = Some(*limit),
+            let mut groups = self.shared.iter_mut();
+            match groups.find(|shared| shared.path == *path) {
+                Some(shared) if is_only => shared.settings.group.cpu_max_ns = Some(*limit),
                 _ => unused.push(format!(
                     "{path}: cpu.max of a group of several VMs is not replayed, as groups within it have limits \
                      too"
@@ -472,8 +490,9 @@ mod tests {
         let mut found = Cgroups::default();
         let mut unused = Vec::new();
         found.share(&above, true, &mut unused);
-        assert_eq!(found.shared_paths, ["/prod", "/prod/db"]);
-        assert_eq!(found.shared[1].parent, Some(0));
+        let paths: Vec<&str> = found.shared.iter().map(|shared| &*shared.path).collect();
+        assert_eq!(paths, ["/prod", "/prod/db"]);
+        assert_eq!(found.shared[1].settings.parent, Some(0));
         assert_eq!(found.shared_by_vm, BTreeMap::from([(0, 1), (1, 0)]));
         let words = "/prod with weight 300, /prod/db with weight 100 and cpu.max 50000 100000";
         assert_eq!(found.shared_text().as_deref(), Some(words));
@@ -483,7 +502,7 @@ mod tests {
         let mut found = Cgroups::default();
         found.limits.insert(0, (10_000_000, 100_000_000));
         found.share(&above, true, &mut unused);
-        assert_eq!(found.shared[1].group.cpu_max_ns, None);
+        assert_eq!(found.shared[1].settings.group.cpu_max_ns, None);
         assert!(unused[0].starts_with("/prod/db: cpu.max"), "{unused:?}");
     }
 
