@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{Chart, Mark, Table};
 use crate::escape;
+use crate::terminal::overview::LEVELS;
 
 const TEMPLATE: &str = include_str!("../../assets/page.html");
 /// Commands of a lead or a recipe, from `steps`.
@@ -83,6 +84,36 @@ enum Item {
     },
 }
 
+/// A line below the title.
+#[derive(Debug, Default, Serialize)]
+struct Fact {
+    text: String,
+    /// A sparkline behind it, which must not be broken.
+    marks: String,
+    /// The text behind that.
+    rest: String,
+}
+
+impl Fact {
+    fn new(line: &str) -> Self {
+        let is_mark = |c: char| LEVELS.contains(&c);
+        // A single one may be a letter of a name.
+        let mut words = line.split(' ');
+        let marks = words.rfind(|word| word.chars().count() > 1 && word.chars().all(is_mark));
+        match marks.and_then(|marks| Some((marks, line.rsplit_once(marks)?))) {
+            Some((marks, (text, rest))) => Self {
+                text: text.to_owned(),
+                marks: marks.to_owned(),
+                rest: rest.to_owned(),
+            },
+            None => Self {
+                text: line.to_owned(),
+                ..Self::default()
+            },
+        }
+    }
+}
+
 /// A section under a title.
 #[derive(Debug, Serialize)]
 pub struct Section {
@@ -97,7 +128,7 @@ pub struct Page {
     verb: &'static str,
     title: String,
     first: Vec<String>,
-    facts: Vec<String>,
+    facts: Vec<Fact>,
     warnings: Vec<String>,
     leads: Vec<Lead>,
     sections: Vec<Section>,
@@ -133,7 +164,7 @@ impl Page {
 
     /// Adds a line below the title.
     pub fn fact(&mut self, text: impl Into<String>) {
-        self.facts.push(text.into());
+        self.facts.push(Fact::new(&text.into()));
     }
 
     /// Adds something at the top that makes all below doubtful.

@@ -13,7 +13,7 @@ const LINE: usize = 48;
 /// Marks of one next to some columns: both fit 100 columns.
 const COLUMN: usize = 24;
 /// From nothing to the highest value.
-const LEVELS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+pub(crate) const LEVELS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Values as marks, the highest of them as a full one.
 pub(crate) fn sparkline(values: &[u64]) -> String {
