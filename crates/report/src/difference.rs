@@ -321,17 +321,18 @@ pub fn compare(first: &[Part], second: &[Part], settings: Option<Vec<Setting>>) 
                 .filter_map(|quantity| change(quantity, vm, first, second)),
         );
     }
+    let findings = found(&changes).into_iter().map(|(_, sentence)| sentence);
     Comparison {
         before: side(first, second),
         after: side(second, first),
-        findings: findings(&changes),
+        findings: findings.collect(),
         settings,
         changes,
     }
 }
 
-/// Sentences on what is beyond the noise: steal by VM, then exits and polling, largest first.
-fn findings(changes: &[Change]) -> Vec<String> {
+/// Changes of steal, exits and polling beyond the noise, each with its sentence, largest first.
+pub(crate) fn found(changes: &[Change]) -> Vec<(&Change, String)> {
     let costs = |change: &&Change| {
         matches!(change.quantity, "steal" | "exits" | "polling")
             && matches!(change.word, Word::Better | Word::Worse | Word::Different)
@@ -345,7 +346,7 @@ fn findings(changes: &[Change]) -> Vec<String> {
     });
     found
         .into_iter()
-        .map(|change| sentence(change, changes))
+        .map(|change| (change, sentence(change, changes)))
         .collect()
 }
 

@@ -42,6 +42,33 @@ fn the_same_recording_has_no_difference() {
 }
 
 #[test]
+fn a_report_has_the_findings_and_every_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("change.html");
+    let report = report.to_str().expect("UTF-8");
+    let (plain, quotas) = (recording("plain"), recording("quotas"));
+    let (status, tables, error) = diff(&[&plain, &quotas, "--report", report]);
+    assert_eq!(status, Some(0), "{error}");
+    assert_eq!(error, format!("report: {report}\n"));
+    assert_eq!(diff(&[&plain, &quotas]).1, tables);
+    let page = std::fs::read_to_string(report).expect("a report");
+    let place = |what: &str| page.find(what).unwrap_or_else(|| panic!("no {what}"));
+    assert!(place("batch waits for a CPU 346.1 ms less") < place("What changed</h2>"));
+    for part in [
+        "Waiting for a CPU (steal); lower is better",
+        "Time of each VM&#39;s vCPUs",
+        "<td class=\"short\">polling</td>",
+        "cgroups./vms.quota_us",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Status 2 before anything is read: a recording stays what it is.
+    let (status, _, error) = diff(&[&plain, &quotas, "--report", &quotas]);
+    assert_eq!(status, Some(2));
+    assert!(error.contains("would be overwritten"), "{error}");
+}
+
+#[test]
 fn hosts_with_other_vms() {
     let (status, out, error) = diff(&[&recording("plain"), &recording("weights")]);
     assert_eq!(status, Some(0), "{error}");

@@ -8,6 +8,7 @@
 pub mod analyze;
 mod chart;
 mod decision;
+pub mod difference;
 mod effect;
 pub mod fit;
 mod overview;

@@ -9,6 +9,9 @@ use crate::units::{Times, counted};
 
 /// Names shown of VMs or recordings, and findings; JSON has all.
 const NAMES: usize = 12;
+/// Instead of settings, where a side has no snapshot.
+pub(crate) const NO_SETTINGS: &str = "Not known: `stealtime record` puts the host's settings into a recording, \
+    and both sides need them.";
 
 /// The comparison, with at most `top` rows of changes.
 #[must_use]
@@ -28,18 +31,22 @@ pub fn render(comparison: &Comparison, style: Style, top: usize) -> String {
             ),
         );
     }
-    if comparison.changes.is_empty() {
-        screen.plain(2, "No VM is in both: give VMs the same names with --vm-of.");
-    } else if comparison.findings.is_empty() {
-        screen.plain(
-            2,
-            "No change of steal, exits or polling is beyond the noise.",
-        );
+    if let Some(text) = no_change(comparison) {
+        screen.plain(2, text);
     }
     sides(comparison, &mut screen);
     settings(comparison, top, &mut screen);
     changes(comparison, top, &mut screen);
     screen.text
+}
+
+/// The sentence of a comparison without findings.
+pub(crate) fn no_change(comparison: &Comparison) -> Option<&'static str> {
+    if comparison.changes.is_empty() {
+        return Some("No VM is in both: give VMs the same names with --vm-of.");
+    }
+    let is_quiet = comparison.findings.is_empty();
+    is_quiet.then_some("No change of steal, exits or polling is beyond the noise.")
 }
 
 fn sides(comparison: &Comparison, screen: &mut Screen) {
@@ -63,11 +70,11 @@ fn sides(comparison: &Comparison, screen: &mut Screen) {
             );
         }
     }
-    screen.dim(2, &sentence(&comparison.before, &comparison.after));
+    screen.dim(2, &intervals(&comparison.before, &comparison.after));
 }
 
-/// What the intervals are of.
-fn sentence(first: &Side, second: &Side) -> String {
+/// The source of the intervals.
+pub(crate) fn intervals(first: &Side, second: &Side) -> String {
     let is_sliced = |side: &Side| side.batches != side.recordings.len();
     match is_sliced(first) || is_sliced(second) {
         true => "Intervals are of 95 %, by slices of each recording: chance between recordings is not in \
@@ -77,7 +84,8 @@ fn sentence(first: &Side, second: &Side) -> String {
     }
 }
 
-fn list(names: &[String]) -> String {
+/// Names, the first ones of many.
+pub(crate) fn list(names: &[String]) -> String {
     let mut shown: Vec<String> = names.iter().take(NAMES).cloned().collect();
     if names.len() > NAMES {
         shown.push(format!("{} more", names.len() - NAMES));
@@ -88,20 +96,17 @@ fn list(names: &[String]) -> String {
 fn settings(comparison: &Comparison, top: usize, screen: &mut Screen) {
     screen.heading("Settings that differ");
     let Some(settings) = &comparison.settings else {
-        let text = "Not known: `stealtime record` puts the host's settings into a recording, and both sides \
-                    need them.";
-        return screen.plain(2, text);
+        return screen.plain(2, NO_SETTINGS);
     };
     if settings.is_empty() {
         return screen.plain(2, "None.");
     }
     let mut grid = Grid::new(&[text("setting"), text("before"), text("after")]);
-    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     for setting in settings.iter().take(top) {
         grid.row([
             setting.key.clone(),
-            shown(&setting.before),
-            shown(&setting.after),
+            shown_setting(setting.before.as_ref()),
+            shown_setting(setting.after.as_ref()),
         ]);
     }
     grid.render(screen);
@@ -109,6 +114,11 @@ fn settings(comparison: &Comparison, top: usize, screen: &mut Screen) {
         let text = format!("And {} more; JSON has all.", settings.len() - top);
         screen.dim(2, &text);
     }
+}
+
+/// A setting's value; `-` where a host has none.
+pub(crate) fn shown_setting(value: Option<&String>) -> String {
+    value.map_or_else(|| "-".to_owned(), String::clone)
 }
 
 fn changes(comparison: &Comparison, top: usize, screen: &mut Screen) {
@@ -167,7 +177,8 @@ fn changes(comparison: &Comparison, top: usize, screen: &mut Screen) {
     }
 }
 
-fn quantity(change: &Change) -> String {
+/// A quantity with its cause or reason.
+pub(crate) fn quantity(change: &Change) -> String {
     match (change.quantity, &change.cause) {
         ("ready", Some(cause)) => format!("steal: {}", cause_in_words(cause)),
         ("exit_rate", Some(reason)) => format!("exits: {reason}"),
@@ -177,7 +188,8 @@ fn quantity(change: &Change) -> String {
     }
 }
 
-fn word(word: Word) -> &'static str {
+/// A verdict in words.
+pub(crate) fn word(word: Word) -> &'static str {
     match word {
         Word::Better => "better",
         Word::Worse => "worse",

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use stealtime_analysis::{Selection, Skip};
-use stealtime_report::difference::{self, Part};
+use stealtime_report::difference::{self, Comparison, Part};
 use stealtime_report::terminal::Style;
-use stealtime_report::{json, terminal};
+use stealtime_report::{html, json, terminal};
 
 use crate::args::{Form, Recording, VmOf};
 use crate::error::CliError;
 use crate::input::{self, Twice, Unwanted};
 use crate::output;
+use crate::report::ReportTo;
 
 /// Compare recordings of before and after a change: what differs by VM and cause
 ///
@@ -21,6 +22,7 @@ use crate::output;
 Examples:
   stealtime diff before.dat after.dat
   stealtime diff old-kernel/ new-kernel/ --json
+  stealtime diff before.dat after.dat --report change.html
   stealtime diff before.dat after.dat --vm-of web=101,102
   stealtime diff before.data after.data --snapshot host.json
   stealtime diff before.dat after.dat --tsc-khz 2400000 --tsc-khz 2600000")]
@@ -58,6 +60,9 @@ pub(crate) struct Diff {
 
     #[command(flatten)]
     form: Form,
+
+    #[command(flatten)]
+    report: ReportTo,
 }
 
 /// Recordings of one side, and the settings of their hosts.
@@ -69,26 +74,40 @@ struct Side {
 impl Diff {
     /// Reads, compares, prints.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let first = self.side(&self.before, 0)?;
-        let second = self.side(&self.after, 1)?;
+        let (old, new) = (recordings(&self.before)?, recordings(&self.after)?);
+        let inputs = old.iter().chain(&new).chain(&self.formats_from);
+        let inputs = inputs.chain(&self.snapshot).map(PathBuf::as_path);
+        self.report
+            .check(self.form.is_json(), &inputs.collect::<Vec<&Path>>())?;
+        let first = self.side(&old, 0)?;
+        let second = self.side(&new, 1)?;
         let settings = match (&first.snapshot, &second.snapshot) {
             (Some(old), Some(new)) => Some(difference::settings(old, new)),
             _ => None,
         };
         let comparison = difference::compare(&first.parts, &second.parts, settings);
+        if !self.report.is_stdout() {
+            output::go_on(self.show(&comparison), self.report.is_file())?;
+        }
+        self.report
+            .write(|command| html::difference::page(&comparison, command))
+    }
+
+    /// Prints the tables, or the JSON.
+    fn show(&self, comparison: &Comparison) -> Result<(), CliError> {
         output::to_stdout(|writer| match self.form.is_json() {
-            true => json::write_any(&comparison, writer),
+            true => json::write_any(comparison, writer),
             false => {
                 let style = Style::new(output::color());
                 let top = self.top.map_or(terminal::TOP, usize::from);
-                let text = terminal::difference::render(&comparison, style, top);
+                let text = terminal::difference::render(comparison, style, top);
                 writer.write_all(text.as_bytes())
             }
         })
     }
 
     /// Reads the recordings of a side: 0 before, 1 after.
-    fn side(&self, path: &Path, number: usize) -> Result<Side, CliError> {
+    fn side(&self, paths: &[PathBuf], number: usize) -> Result<Side, CliError> {
         let tsc_khz = of_side("--tsc-khz", &self.tsc_khz, number)?;
         let formats_from = of_side("--formats-from", &self.formats_from, number)?;
         let snapshot = of_side("--snapshot", &self.snapshot, number)?;
@@ -96,7 +115,7 @@ impl Diff {
             parts: Vec::new(),
             snapshot: None,
         };
-        for path in recordings(path)? {
+        for path in paths {
             let recording = Recording {
                 trace: path.clone(),
                 tsc_khz: tsc_khz.copied(),
@@ -104,7 +123,7 @@ impl Diff {
                 vm_of: self.vm_of.clone(),
                 snapshot: snapshot.cloned(),
             };
-            let file = Twice::new(&path)?;
+            let file = Twice::new(path)?;
             let unwanted = Unwanted {
                 skip: Skip {
                     keys: true,
