@@ -126,7 +126,7 @@ impl RecordError {
         })
     }
 
-    /// The same for a user who is root or not; `lockdown` gives the mode of kernel lockdown.
+    /// The same for root, and for other users; `lockdown` gives the mode of kernel lockdown.
     fn classify(
         path: &Path,
         doing: &'static str,
