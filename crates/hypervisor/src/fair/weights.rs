@@ -108,7 +108,11 @@ pub(crate) fn mul_div(a: i64, b: u64, c: u64) -> i64 {
     match i64::try_from(b).ok().and_then(|b| a.checked_mul(b)) {
         // The weight of one task of nice 0: a shift.
         Some(p) if c == NICE_0_LOAD => p / NICE_0_LOAD as i64,
-        Some(p) if c <= i64::MAX as u64 => p / c as i64,
+        // An unsigned division of the magnitude, as in `floor_div`. `i64::MIN` by 1 wraps to itself.
+        Some(p) => {
+            let (quotient, sign) = ((p.unsigned_abs() / c) as i64, p >> 63);
+            (quotient ^ sign).wrapping_sub(sign)
+        }
         _ => mul_div_wide(a, b, c),
     }
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+#[cfg(feature = "alloc")]
 use super::icr::{Interrupt, Shorthand};
 
 /// A vCPU index beyond the VM's vCPUs.
