@@ -128,8 +128,6 @@ pub fn yields_table(count: u64, machine: &Shared) {
         "credited",
         "cycles/IPI"
     );
-    // Yields that reached their target, and all of them, without lag credit.
-    let mut plain = (0, 0);
     for (name, scheduling) in [
         ("fair, Linux 7.2", Scheduling::Fair),
         ("fair, lag credit", Scheduling::LagCredit),
@@ -145,13 +143,11 @@ pub fn yields_table(count: u64, machine: &Shared) {
             o.credited,
             o.cycles / o.ipis.max(1)
         );
-        // By cross products, because there are few yields.
         if scheduling == Scheduling::LagCredit {
             check(
-                o.reached * plain.1 > plain.0 * o.yields,
-                format_args!("lag credit does not make more yields reach their target"),
+                o.yields > 0 && o.reached == o.yields,
+                format_args!("after a yield with lag credit its target does not run"),
             );
         }
-        plain = (o.reached, o.yields);
     }
 }
