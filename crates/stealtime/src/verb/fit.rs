@@ -53,8 +53,8 @@ pub(crate) struct Fit {
     #[arg(long, value_name = "VM")]
     add: Vec<String>,
 
-    /// What must hold: FIGURE<VALUE or FIGURE>VALUE, for each VM or behind a VM's name and a dot (repeat
-    /// for several)
+    /// What must hold, for each VM: `ready<5%`; or behind a VM's name and a dot: `db.work>98%` (repeat for
+    /// several)
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<String>,
 
