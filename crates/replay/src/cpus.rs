@@ -6,7 +6,7 @@
 use stealtime_simulator::script::{Gaps, Late};
 
 use crate::host::Assumed;
-use crate::population::{free, without};
+use crate::population::{free, wake_at_recorded_times, without};
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
 
 /// A task has no CPU left.
@@ -53,6 +53,9 @@ impl OnCpus {
             .into_iter()
             .partition(|task| !is_of_cpu(task) || task.ran_on.iter().all(|&cpu| is_left(cpu)));
         changed.tasks = without(remaining, &departed, &recording.edge_ns);
+        if like.len() < recorded as usize {
+            wake_at_recorded_times(&mut changed.tasks);
+        }
         changed.cpus = like.len() as u32;
         let renumbered = Self {
             recording: changed,

@@ -5,6 +5,7 @@
 //! weights, limits, nice values, policies and CPUs. What other tasks of the host did for the VM is not
 //! copied.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -114,12 +115,17 @@ impl Counted {
     /// not depend on how many there are.
     #[must_use]
     pub fn new(recording: &Recording, vms: usize, counts: &Counts, seed: u64) -> Self {
+        let copies = counts.copies(vms);
+        let mut recording = Cow::Borrowed(recording);
+        if !copies.is_empty() {
+            wake_at_recorded_times(&mut recording.to_mut().tasks);
+        }
+        let recording = recording.as_ref();
         let mut changed = recording.clone();
         let removed: BTreeSet<usize> = counts.removed().collect();
         if !removed.is_empty() {
             remove(&mut changed, &removed);
         }
-        let copies = counts.copies(vms);
         let mut tids = Vec::new();
         let mut phases: Vec<u64> = Vec::new();
         let last = recording.tasks.iter().map(|task| task.tid).max();
@@ -185,6 +191,23 @@ impl Counted {
             changed.task_pins.extend(pins);
         }
         changed
+    }
+}
+
+/// Timers of guests expire at their recorded times, for hosts with more contention than recorded. Timers that
+/// count from what a guest did last would come later for a guest that waits, so that demand falls as waiting
+/// grows. Requests, and periods that a guest catches up with, do not.
+pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask]) {
+    for task in tasks.iter_mut().filter(|task| task.vm.is_some()) {
+        let mut steps = task.steps.to_vec();
+        for wait in task.waits.iter() {
+            if let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize)
+                && let Until::Armed(_) | Until::Grid { .. } = end
+            {
+                *end = Until::Time(wait.ended_ns);
+            }
+        }
+        task.steps = Arc::from(steps);
     }
 }
 

@@ -161,14 +161,25 @@ fn adding_and_removing_gives_the_recording_back() {
     for (_, recording, was) in recordings().take(6) {
         let (assumed, base, _) = replayed(&recording, &was);
         let first = vms(&recording);
-        let larger = Counted::new(&recording, first, &counts(&[(0, 2)]), 3);
-        let restored = Counted::new(&larger.recording, first + 1, &counts(&[(first, 0)]), 3);
-        let recorded = Counted::new(&recording, first, &Counts::default(), 3);
+        let counts = counts(&[(0, 3), (1, 0), (0, 1), (1, 1)]);
+        let restored = Counted::new(&recording, first, &counts, 3);
+        assert_eq!(
+            config(&restored.recording, &base, &assumed, 3),
+            config(&recording, &base, &assumed, 3)
+        );
+        // Copies that are taken away leave what they were added to.
+        let two = self::counts(&[(0, 2), (1, 2)]);
+        let larger = Counted::new(&recording, first, &two, 3);
+        let single = Counted::new(&recording, first, &self::counts(&[(0, 2)]), 3);
+        let copy = larger.copies[1].vm;
+        let smaller = self::counts(&[(copy, 0)]);
+        let smaller = Counted::new(&larger.recording, first + 2, &smaller, 3);
         let times = |counted: &Counted| {
-            let host = config(&counted.recording, &base, &counted.assumed(&assumed), 3);
+            let assumed = counted.assumed(&assumed);
+            let host = config(&counted.recording, &base, &assumed, 3);
             replay(&counted.recording, &host).expect("it can be replayed")
         };
-        assert_eq!(times(&restored).vcpus, times(&recorded).vcpus);
+        assert_eq!(times(&smaller).vcpus, times(&single).vcpus);
     }
 }
 

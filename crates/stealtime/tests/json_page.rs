@@ -242,10 +242,19 @@ fn whatif(page: &Page, folder: &Path) {
     let late = recording("pvmhost-ticketlock-idle-text/trace.txt.zst");
     let seen: &[&str] = &["--set", "host.hz=1000", "--seen", &cfs, "--again", &cfs];
     let export: &[&str] = &["--set", "host.hz=1000", "--export", "a.pftrace"];
+    let counts: &[&str] = &[
+        "--set",
+        "vm.vm0.count=0",
+        "--set",
+        "vm.vm1.count=2",
+        "--set",
+        "host.cpus=1",
+    ];
     for (recording, options) in [
         (&cfs, &["--auto"][..]),
         (&cfs, seen),
         (&cfs, export),
+        (&cfs, counts),
         (&idle, &["--auto"]),
         (&late, &[]),
     ] {

@@ -47,10 +47,44 @@ fn a_misspelt_knob_comes_before_what_a_recording_lacks() {
         ("vm.vm9.nice=1", "vm.vm9.nice: there is no such VM"),
         ("vm.nice=1", "a VM's knobs are vm.NAME.KNOB"),
         ("vm.vm0.hz=100", "does nothing in a replay yet"),
+        ("vm.vm0.count=-1", "-1 is not within 0 to 10000"),
+        ("vm.vm9.count=2", "there is no such VM; did you mean `vm0`?"),
+        ("vm.*.count=0", "no VM is left"),
+        ("host.cpus=0", "give a number of CPUs"),
+        ("host.cpus=0-99", "is not recorded"),
     ] {
         let error = complaint(&[path, "--set", asked]);
         assert!(error.contains(part), "{asked}: {error}");
     }
+}
+
+/// A count of 1 and all CPUs are what was recorded; other counts have a table of all VMs.
+#[test]
+fn vms_and_cpus_are_counted() {
+    let ask = |settings: &[&str]| {
+        let asked = settings.iter().flat_map(|setting| ["--set", setting]);
+        let asked: Vec<&str> = [HACKBENCH, "--json", "--seeds", "2"]
+            .into_iter()
+            .chain(asked)
+            .collect();
+        let json: Value = serde_json::from_str(&answer(&asked)).expect("JSON");
+        json["variants"][0].clone()
+    };
+    let unchanged = ask(&["vm.*.count=1", "host.cpus=recorded"]);
+    let verdict = unchanged["verdict"].as_str().expect("a verdict");
+    assert!(
+        verdict.starts_with("nothing changes: the host"),
+        "{verdict}"
+    );
+    assert!(unchanged.get("population").is_none());
+    let copied = ask(&["vm.vm0.count=3"]);
+    let vms = copied["population"]["vms"].as_array().expect("VMs");
+    let names: Vec<&str> = vms.iter().filter_map(|vm| vm["name"].as_str()).collect();
+    assert_eq!(names[..3], ["vm0", "vm0#2", "vm0#3"]);
+    let given_back = copied["given_back"]["change"]["mean"].as_f64();
+    assert!(given_back.is_some_and(|change| change < 0.0), "{copied}");
+    let fewer = ask(&["host.cpus=1"]);
+    assert_eq!(fewer["population"]["cpus"], 1);
 }
 
 #[test]
