@@ -90,9 +90,9 @@ fn instances(id: u32) -> Vec<PathBuf> {
     paths.filter(is_own).collect()
 }
 
-/// A folder that every user may write to.
+/// A folder that every user may write to. The one of `TMPDIR` may be closed to others.
 fn open_folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path(), open).expect("its rights");
     folder

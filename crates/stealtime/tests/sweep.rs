@@ -135,7 +135,10 @@ fn bad_grids_are_refused_and_leave_nothing() {
             &["--set", "kvm.ple_gap=3", "--vary", "kvm.ple_gap=4"],
             "--set kvm.ple_gap=3 and --vary kvm.ple_gap say two things",
         ),
-        (&["--vary", "vm.web.cout=1"], "`stealtime knobs` lists them"),
+        (
+            &["--vary", "vm.web.temperature=1"],
+            "`stealtime knobs` lists them",
+        ),
         (&["--out", "small.toml"], "is no folder: choose another"),
         (
             &["--variant", "on"],
