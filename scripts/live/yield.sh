@@ -35,7 +35,7 @@ for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
     sleep 2
     for _ in $(seq "${TURNS:-6}"); do
         [ -n "${MODES:-}" ] || turn eevdf $kind
-        load modes --stats 1 --watchdog-ms 5000 --follow /tmp/modes
+        load modes --stats 1 --watchdog-ms 5000 --follow /tmp/modes ${OPTIONS:-}
         for mode in ${MODES:-refuse nominee receiver}; do turn $mode $kind; done
         unload
     done

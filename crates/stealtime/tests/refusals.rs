@@ -24,7 +24,7 @@ fn fake(parts: &[&str], last: &str) -> String {
     format!("{lines} && {last} && mount --rbind fake {TRACEFS}")
 }
 
-/// What a recording reads of tracefs, besides single systems of events.
+/// What a recording reads of tracefs, in addition to single systems of events.
 const PARTS: [&str; 6] = [
     "trace_clock",
     "instances",
@@ -276,7 +276,7 @@ fn hostile_names_are_recorded_and_shown_harmlessly() {
         return;
     };
     fs::copy(found, &sleep).expect("a program");
-    // Without the pipes of the recorder, whose end is waited for.
+    // Not to the recorder's pipes: the test waits until these are closed.
     let wake_often = "( n=0; while [ $n -lt 100 ]; do \"./$NAME\" 0.01; n=$((n + 1)); done ) \
                       >/dev/null 2>&1 & ";
     let name = format!("{NAME}.dat");
