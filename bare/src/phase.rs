@@ -48,6 +48,21 @@ impl Guest {
             nice: 0,
         }
     }
+
+    /// Two guests of a VM on CPU 0: the first interrupts the second `count` times, and spins for the answers.
+    pub const fn pair(count: u32) -> [Self; 2] {
+        let ping = Self {
+            count,
+            peer: 1,
+            ..Self::new(0, Program::Ping)
+        };
+        let pong = Self {
+            program: Program::Pong,
+            peer: 0,
+            ..ping
+        };
+        [ping, pong]
+    }
 }
 
 /// By what the poster posts.

@@ -358,16 +358,7 @@ fn exits_table(phases: Vec<Phase>, machine: &Shared) {
 
 /// Two guests of a VM that interrupt each other and spin, and two that compute, on one CPU.
 fn spinning(name: &'static str, yields: YieldKnobs, ple: bool, count: u64) -> Phase {
-    let ping = Guest {
-        count: count as u32,
-        peer: 1,
-        ..Guest::new(0, Program::Ping)
-    };
-    let pong = Guest {
-        program: Program::Pong,
-        peer: 0,
-        ..ping
-    };
+    let [ping, pong] = Guest::pair(count as u32);
     let setup = Setup {
         ple: ple.then_some((128, 512)),
         ..setup()

@@ -90,16 +90,7 @@ pub fn shares_table(count: u64, machine: &Shared) {
 
 /// Two guests of a VM that interrupt each other and spin, and two that compute, on one CPU.
 fn spinning(name: &'static str, scheduling: Scheduling, count: u64) -> Phase {
-    let ping = Guest {
-        count: count as u32,
-        peer: 1,
-        ..Guest::new(0, Program::Ping)
-    };
-    let pong = Guest {
-        program: Program::Pong,
-        peer: 0,
-        ..ping
-    };
+    let [ping, pong] = Guest::pair(count as u32);
     let busy = Guest::new(0, Program::Busy);
     let setup = Setup {
         ple: Some((128, 512)),
