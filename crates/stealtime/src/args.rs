@@ -37,6 +37,51 @@ pub(crate) struct Recording {
     pub(crate) snapshot: Option<PathBuf>,
 }
 
+/// How recordings that are replayed are read. These verbs have `--self-test` too.
+#[derive(Debug, Args)]
+pub(crate) struct Replayed {
+    /// The TSC's frequency in kHz, for a recording with the clock x86-tsc
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    tsc_khz: Option<u64>,
+
+    /// A recording of the same boot of the same kernel, for a perf.data file that has lost the formats
+    /// of its events
+    #[arg(long, value_name = "FILE")]
+    formats_from: Option<PathBuf>,
+
+    /// These threads are the vCPUs of this VM (repeat for each VM). `NAME=pid:181` names those of a process,
+    /// `NAME=cgroup:PATH` those in or below a control group
+    #[arg(long, value_name = "NAME=TID,TID…")]
+    pub(crate) vm_of: Vec<VmOf>,
+
+    /// The host's snapshot, for a recording without one: names of VMs, their threads and control groups
+    #[arg(long, value_name = "FILE", conflicts_with = "self_test")]
+    pub(crate) snapshot: Option<PathBuf>,
+}
+
+impl Replayed {
+    /// A recording that is read so, with these VMs and this snapshot.
+    pub(crate) fn recording(
+        &self,
+        trace: &Path,
+        vm_of: &[VmOf],
+        snapshot: Option<&PathBuf>,
+    ) -> Recording {
+        Recording {
+            trace: trace.to_owned(),
+            tsc_khz: self.tsc_khz,
+            formats_from: self.formats_from.clone(),
+            vm_of: vm_of.to_vec(),
+            snapshot: snapshot.cloned(),
+        }
+    }
+
+    /// The files that are read in addition to the recording.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.formats_from.iter().chain(&self.snapshot)
+    }
+}
+
 impl Recording {
     /// How to read it; `wanted`: the tracepoints with fields that are used.
     pub(crate) fn options(&self, wanted: Option<Vec<&'static str>>) -> stealtime_trace::Options {

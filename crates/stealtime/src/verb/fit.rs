@@ -12,7 +12,7 @@ use stealtime_report::terminal::{Style, fit as tables};
 use stealtime_whatif::capacity::{Capacity, FitDocument, Limit, Question, RecordedHost};
 use stealtime_whatif::{Baseline, HostFacts};
 
-use crate::args::{self, Form, Recording, VmOf};
+use crate::args::{self, Form, Replayed, VmOf};
 use crate::error::CliError;
 use crate::input::Twice;
 use crate::output;
@@ -80,23 +80,8 @@ pub(crate) struct Fit {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "add", "limits", "moves", "host", "report"])]
     self_test: Option<PathBuf>,
 
-    /// The TSC's frequency in kHz, for a recording with the clock x86-tsc
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    tsc_khz: Option<u64>,
-
-    /// A recording of the same boot of the same kernel, for a perf.data file that has lost the formats
-    /// of its events
-    #[arg(long, value_name = "FILE")]
-    formats_from: Option<PathBuf>,
-
-    /// These threads are the vCPUs of this VM (repeat for each VM). `NAME=pid:181` names those of a process,
-    /// `NAME=cgroup:PATH` those in or below a control group
-    #[arg(long, value_name = "NAME=TID,TID…")]
-    vm_of: Vec<VmOf>,
-
-    /// The host's snapshot, for a recording without one: names of VMs, their threads and control groups
-    #[arg(long, value_name = "FILE", conflicts_with = "self_test")]
-    snapshot: Option<PathBuf>,
+    #[command(flatten)]
+    replayed: Replayed,
 
     #[command(flatten)]
     form: Form,
@@ -127,17 +112,13 @@ impl Fit {
         };
         self.check_outputs(path)?;
         let twice = Twice::new(path)?;
-        let base = self.baseline(twice.path(), &self.vm_of, false)?;
+        let base = self.baseline(twice.path(), &self.replayed.vm_of, false)?;
         let document = self.answer(path, &base, &question)?;
         self.write(&document)
     }
 
     fn check_outputs(&self, path: &Path) -> Result<(), CliError> {
-        let files = self
-            .host
-            .iter()
-            .chain(&self.formats_from)
-            .chain(&self.snapshot);
+        let files = self.host.iter().chain(self.replayed.files());
         let inputs: Vec<&Path> = std::iter::once(path)
             .chain(files.map(PathBuf::as_path))
             .collect();
@@ -146,13 +127,8 @@ impl Fit {
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path, vm_of: &[VmOf], is_quiet: bool) -> Result<Baseline, CliError> {
-        let opened = Recording {
-            trace: path.to_owned(),
-            tsc_khz: self.tsc_khz,
-            formats_from: self.formats_from.clone(),
-            vm_of: vm_of.to_vec(),
-            snapshot: self.snapshot.clone(),
-        };
+        let snapshot = self.replayed.snapshot.as_ref();
+        let opened = self.replayed.recording(path, vm_of, snapshot);
         let Replayable { recorded, snapshot } = replayable::read(path, &opened, is_quiet)?;
         let mut facts = match &self.host {
             Some(file) => whatif::host_facts(file, &recorded)?,

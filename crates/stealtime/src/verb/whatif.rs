@@ -15,7 +15,7 @@ use stealtime_report::json;
 use stealtime_report::terminal::whatif as tables;
 use stealtime_whatif::{Baseline, Document, HostFacts, Observation, Plan, Question, Recorded, Run};
 
-use crate::args::{self, Form, Recording, VmOf};
+use crate::args::{self, Form, Recording, Replayed};
 use crate::error::CliError;
 use crate::input::{self, Twice};
 use crate::output;
@@ -113,23 +113,8 @@ pub(crate) struct WhatIf {
             "yes"])]
     self_test: Option<PathBuf>,
 
-    /// The TSC's frequency in kHz, for a recording with the clock x86-tsc
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    tsc_khz: Option<u64>,
-
-    /// A recording of the same boot of the same kernel, for a perf.data file that has lost the formats
-    /// of its events
-    #[arg(long, value_name = "FILE")]
-    formats_from: Option<PathBuf>,
-
-    /// These threads are the vCPUs of this VM (repeat for each VM). `NAME=pid:181` names those of a process,
-    /// `NAME=cgroup:PATH` those in or below a control group
-    #[arg(long, value_name = "NAME=TID,TID…")]
-    vm_of: Vec<VmOf>,
-
-    /// The host's snapshot, for a recording without one: names of VMs, their threads and control groups
-    #[arg(long, value_name = "FILE", conflicts_with = "self_test")]
-    snapshot: Option<PathBuf>,
+    #[command(flatten)]
+    replayed: Replayed,
 
     #[command(flatten)]
     form: Form,
@@ -212,8 +197,7 @@ impl WhatIf {
             .trace
             .iter()
             .chain(&self.host)
-            .chain(&self.formats_from)
-            .chain(&self.snapshot);
+            .chain(self.replayed.files());
         let inputs: Vec<&Path> = unused.chain(several).map(PathBuf::as_path).collect();
         self.report.check(self.form.is_json(), &inputs)?;
         let Some(target) = &self.export else {
@@ -235,13 +219,8 @@ impl WhatIf {
     }
 
     fn source(&self, path: &Path, snapshot: Option<&PathBuf>) -> Recording {
-        Recording {
-            trace: path.to_owned(),
-            tsc_khz: self.tsc_khz,
-            formats_from: self.formats_from.clone(),
-            vm_of: self.vm_of.clone(),
-            snapshot: snapshot.cloned(),
-        }
+        let vm_of = &self.replayed.vm_of;
+        self.replayed.recording(path, vm_of, snapshot)
     }
 
     fn read(&self, path: &Path, snapshot: Option<&PathBuf>) -> Result<Replayable, CliError> {
@@ -250,7 +229,7 @@ impl WhatIf {
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
-        let Replayable { recorded, snapshot } = self.read(path, self.snapshot.as_ref())?;
+        let Replayable { recorded, snapshot } = self.read(path, self.replayed.snapshot.as_ref())?;
         let mut facts = match &self.host {
             Some(file) => host_facts(file, &recorded)?,
             None => HostFacts::default(),
