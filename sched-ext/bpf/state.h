@@ -109,6 +109,10 @@ struct vcpu {
 	u32 icr_low;
 	u32 accepted;
 	bool delivers;
+	/* The awaited answer has come since the last entry. */
+	bool answered;
+	/* The EOI has ended its loan: its next entry gives the slice back. */
+	bool returns;
 	/* Time of the oldest interrupt without an EOI; 0: none. */
 	u64 pending_ns;
 };

@@ -19,6 +19,26 @@ static __always_inline struct vcpu *current_vcpu(u32 *slot)
 	return vcpu_at(*slot);
 }
 
+/*
+ * The answer is given: the lender has its slice back. Interrupts are off at an entry, and the CPU is
+ * interrupted at once in the guest. A kick with interrupts on preempts the tracing program: its task
+ * cannot migrate, and would wait for this CPU.
+ */
+static __always_inline void return_loan(struct vcpu *self, struct task_ctx *task)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	self->returns = false;
+	if (!task->lender)
+		return;
+	cpu->want_slice = 0;
+	cpu->lender = 0;
+	cpu->want_domain = task->domain;
+	cpu->want = task->lender;
+	count(LOANS_RETURNED, 1);
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+}
+
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 {
@@ -31,8 +51,12 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	if (!task || !vcpu)
 		return 0;
 	if (task->slot) {
+		self = vcpu_at(task->slot - 1);
 		/* The delivery of the IPI that caused the last exit has ended. */
-		vcpu_at(task->slot - 1)->delivers = false;
+		self->delivers = false;
+		self->answered = false;
+		if (self->returns)
+			return_loan(self, task);
 		return 0;
 	}
 	if (bpf_map_pop_elem(&free_slots, &slot))
@@ -50,6 +74,8 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	self->tgid = key.tgid;
 	self->id = key.id;
 	self->delivers = false;
+	self->answered = false;
+	self->returns = false;
 	self->pending_ns = 0;
 	bpf_map_update_elem(&slot_of_vcpu, &key, &slot, BPF_ANY);
 	task->slot = slot + 1;
@@ -111,7 +137,6 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 {
 	struct task_ctx *task = ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self, *source;
-	struct cpu_state *cpu;
 	u32 from;
 
 	if (!task || !task->slot)
@@ -125,16 +150,8 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 	if (!st_ipi_eoi(&source->ipi, from, &self->ipi, task->slot - 1, vector))
 		return 0;
 	count(IPIS_SETTLED, 1);
-	if (!task->lender || task->lender != source->tid)
-		return 0;
-	/* The answer is given: the lender has its slice back. */
-	cpu = this_cpu();
-	cpu->want_slice = 0;
-	cpu->lender = 0;
-	cpu->want_domain = task->domain;
-	cpu->want = source->tid;
-	count(LOANS_RETURNED, 1);
-	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	source->answered = true;
+	self->returns = task->lender && task->lender == source->tid;
 	return 0;
 }
 

@@ -203,6 +203,11 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		return false;
 	}
 	charge_running(from, yielder);
+	/* The answer came while the yielder left its guest: it waits for no one. */
+	if (yielder->slot && vcpu_at(yielder->slot - 1)->answered) {
+		count(REFUSED_ANSWERED, 1);
+		return false;
+	}
 	choice = choose(yielder, to, nominated, now);
 	if (choice.tid != to->pid) {
 		receiver = bpf_task_from_pid(choice.tid);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 31] = [
+pub(crate) const NAMES: [&str; 32] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -15,6 +15,7 @@ pub(crate) const NAMES: [&str; 31] = [
     "yield_nominee",
     "refused_by_mode",
     "refused_receiver_runs",
+    "refused_answered",
     "refused_guard",
     "refused_pinned",
     "refused_not_queued",
@@ -127,6 +128,7 @@ impl Counters {
             &[
                 "refused_by_mode",
                 "refused_receiver_runs",
+                "refused_answered",
                 "refused_guard",
                 "refused_pinned",
                 "refused_not_queued",

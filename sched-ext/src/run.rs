@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use libbpf_rs::Link;
-use libbpf_rs::btf::{Btf, types::Struct};
+use libbpf_rs::btf::{
+    Btf,
+    types::{Enum, Enum64, Struct},
+};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::counters::Counters;
@@ -25,6 +28,9 @@ use crate::topology;
 
 /// `SCX_OPS_SWITCH_PARTIAL`: only threads of policy SCHED_EXT.
 const SWITCH_PARTIAL: u64 = 1 << 3;
+/// `SCX_OPS_ENQ_MIGRATION_DISABLED`: a task that is preempted in a tracing program is queued like others.
+/// Without it the kernel lets such a task run first, and for 20 ms.
+const ENQ_MIGRATION_DISABLED: &str = "SCX_OPS_ENQ_MIGRATION_DISABLED";
 /// `SCX_ECODE_ACT_RESTART`: a CPU came or went, and the scheduler is to be loaded again.
 const RESTART: i64 = 1 << 48;
 /// `SCX_EXIT_ERROR`: exits of this kind and above are failures.
@@ -189,6 +195,9 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
                 .any(|member| member.name.is_some_and(|known| known == name))
         })
     };
+    if let Some(flag) = flag_of(&kernel, ENQ_MIGRATION_DISABLED) {
+        open.struct_ops.stealtime_ops_mut().flags |= flag;
+    }
     if !has_member("cgroup_init") {
         eprintln!(
             "scx_stealtime: this kernel's sched_ext knows no control groups: cpu.weight has no effect"
@@ -217,6 +226,18 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
         open.progs.on_eoi.set_autoload(false);
     }
     Ok(tracks)
+}
+
+/// A flag of `sched_ext_ops` by its name; `None` where this kernel does not have it.
+fn flag_of(kernel: &Btf<'_>, name: &str) -> Option<u64> {
+    let is_it = |known: Option<&std::ffi::OsStr>| known.is_some_and(|known| known == name);
+    if let Some(flags) = kernel.type_by_name::<Enum64<'_>>("scx_ops_flags") {
+        let flag = flags.iter().find(|flag| is_it(flag.name))?;
+        return Some(flag.value as u64);
+    }
+    let flags = kernel.type_by_name::<Enum<'_>>("scx_ops_flags")?;
+    let flag = flags.iter().find(|flag| is_it(flag.name))?;
+    u64::try_from(flag.value).ok()
 }
 
 /// One by one: attaching the whole skeleton attaches the scheduler as well.
