@@ -15,7 +15,9 @@ turn() {
     esac
     sleep 1
     [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
-    echo "$2 $1 $(window "$SECS" a b)" | tee -a /out/yield/turns.txt
+    done_in=$(window "$SECS" a b)
+    # A crash of a guest is the emulation's.
+    if kill -0 $a && kill -0 $b; then echo "$2 $1 $done_in"; else lost=1; fi
     [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
 }
 
@@ -24,23 +26,32 @@ SECS=${SECS:-4}
 load first
 unload
 say "the same loads under each scheduler, in turns"
-for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
+begin() {
     for name in a b; do
-        case $kind in
-            hackbench | membarrier) tasks $name 9999 $kind ;;
-            *) guest $name '' 4 9999 $kind ;;
+        case $1 in
+            hackbench | membarrier) tasks $name 9999 $1 ;;
+            *) guest $name '' 4 9999 $1 ;;
         esac
         eval "$name=$!"
     done
+    lost=
     sleep 2
+}
+end() {
+    kill $a $b 2>/dev/null
+    wait $a $b 2>/dev/null
+}
+for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
+    begin $kind
     for _ in $(seq "${TURNS:-6}"); do
+        [ -z "$lost" ] || { end; begin $kind; }
+        echo "round $kind"
         [ -n "${MODES:-}" ] || turn eevdf $kind
         load modes --stats 1 --watchdog-ms 5000 --follow /tmp/modes ${OPTIONS:-}
         for mode in ${MODES:-refuse nominee receiver}; do turn $mode $kind; done
         unload
     done
-    kill $a $b
-    wait $a $b 2>/dev/null
+    end
 done
 [ -z "${MODES:-}" ] || exit
 
