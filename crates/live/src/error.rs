@@ -111,6 +111,9 @@ pub enum RecordError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// Pages of the ring buffer cannot be read.
+    #[error("{0}")]
+    Pages(stealtime_trace::ReadError),
     /// Descriptions cannot be compressed.
     #[error("{0}")]
     Head(stealtime_trace::write::WriteError),

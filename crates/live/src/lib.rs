@@ -13,6 +13,7 @@
 //! | `ring`, `collect` | move pages while the host runs, and count lost events |
 //! | `tasks`, `file` | names of threads; one file of all pages |
 //! | `session` | a recording from its first setting to the whole file |
+//! | `follow` | the same pages decoded at once, for collectors without an end |
 //! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
 
@@ -22,6 +23,7 @@ mod collect;
 mod commands;
 mod error;
 mod file;
+mod follow;
 mod instance;
 mod limits;
 mod need;
@@ -35,6 +37,7 @@ mod tracefs;
 
 pub use commands::{Commands, Refused, commands};
 pub use error::RecordError;
+pub use follow::Follower;
 pub use need::{NEEDS, Need};
 pub use select::{Missing, Reason, Selection, Tracepoint};
 pub use session::{Ended, Observer, Options, Progress, Summary, record};

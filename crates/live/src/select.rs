@@ -104,6 +104,19 @@ impl Selection {
         }
     }
 
+    /// Leaves out all but those that `is_wanted`, by system and name.
+    pub(crate) fn keep(&mut self, is_wanted: impl Fn(&str, &str) -> bool) {
+        self.tracepoints
+            .retain(|point| is_wanted(&point.system, &point.name));
+        for row in &mut self.missing {
+            row.events.retain(|event| {
+                let (system, name) = event.split_once(':').unwrap_or_default();
+                is_wanted(system, name)
+            });
+        }
+        self.missing.retain(|row| !row.events.is_empty());
+    }
+
     /// Switches the tracepoints on in an instance. Those that the kernel refuses are missing.
     pub(crate) fn enable(&mut self, instance: &Folder) -> Result<(), RecordError> {
         let mut refused = Vec::new();

@@ -133,16 +133,13 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     if options.by_perf {
         return crate::perf::record(options, observer);
     }
-    let host = Host {
-        tracefs: Folder::tracefs()?,
-        proc_root: PathBuf::from("/proc"),
-        sys: PathBuf::from("/sys"),
-    };
-    host.clean(observer);
+    let host = Host::open()?;
+    host.clean(&mut |text| observer.warn(text));
     let spools = Spools::new(&options.output)?;
     let selection = Selection::probe(&host.tracefs)?;
     let instance = Instance::create(&host.tracefs)?;
-    let mut session = Session::new(&host, options, selection, instance)?;
+    let (clock, buffer_kb) = (options.clock.as_deref(), options.buffer_kb);
+    let mut session = Session::new(host, clock, buffer_kb, selection, instance)?;
     if let Some(warning) = &session.clock.warning {
         observer.warn(warning);
     }
@@ -151,18 +148,28 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
 }
 
 /// Where the host's files are.
-struct Host {
-    tracefs: Folder,
-    proc_root: PathBuf,
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) tracefs: Folder,
+    pub(crate) proc_root: PathBuf,
     sys: PathBuf,
 }
 
 impl Host {
+    /// This host.
+    pub(crate) fn open() -> Result<Self, RecordError> {
+        Ok(Self {
+            tracefs: Folder::tracefs()?,
+            proc_root: PathBuf::from("/proc"),
+            sys: PathBuf::from("/sys"),
+        })
+    }
+
     /// Removes what killed recorders left behind.
-    fn clean(&self, observer: &mut dyn Observer) {
+    pub(crate) fn clean(&self, warn: &mut dyn FnMut(&str)) {
         let leftovers = remove_leftovers(&self.tracefs, &self.proc_root);
         if !leftovers.removed.is_empty() {
-            observer.warn(&format!(
+            warn(&format!(
                 "removed {} of a recorder that was killed: {}",
                 match leftovers.removed.len() {
                     1 => "a tracing instance".to_owned(),
@@ -173,7 +180,7 @@ impl Host {
         }
         for path in leftovers.stuck {
             let path = path.display();
-            observer.warn(&format!(
+            warn(&format!(
                 "{path} is left of a recorder that was killed and is in use: `rmdir {path}` later"
             ));
         }
@@ -181,37 +188,38 @@ impl Host {
 }
 
 /// A recording that is set up.
-struct Session<'a> {
-    host: &'a Host,
-    selection: Selection,
-    instance: Instance,
-    clock: Choice,
-    sizes: Sizes,
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) host: Host,
+    pub(crate) selection: Selection,
+    pub(crate) instance: Instance,
+    pub(crate) clock: Choice,
+    pub(crate) sizes: Sizes,
     /// Numbers of the CPUs that have a ring buffer or may get one.
-    cpus: Vec<u16>,
-    threads: Threads,
-    page: usize,
+    pub(crate) cpus: Vec<u16>,
+    pub(crate) threads: Threads,
+    pub(crate) page: usize,
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Sets the instance up; nothing is recorded yet.
-    fn new(
-        host: &'a Host,
-        options: &Options,
+    pub(crate) fn new(
+        host: Host,
+        clock: Option<&str>,
+        buffer_kb: Option<u64>,
         mut selection: Selection,
         instance: Instance,
     ) -> Result<Self, RecordError> {
         let folder = instance.folder();
         let clocks = folder.text("trace_clock")?;
         let source = clock::source(&host.sys);
-        let clock =
-            clock::choose(&clocks, source.as_deref(), options.clock.as_deref())?.with_conversion();
+        let clock = clock::choose(&clocks, source.as_deref(), clock)?.with_conversion();
         folder.write("trace_clock", &clock.name, "set the clock")?;
         let cpus = cpus(folder);
         let online = std::thread::available_parallelism().map_or(1, usize::from);
         let available = available_kb(&host.proc_root).unwrap_or(1 << 20);
         // Buffers of CPUs that are not there take no memory.
-        let sizes = Sizes::new(available, online as u64, options.buffer_kb);
+        let sizes = Sizes::new(available, online as u64, buffer_kb);
         selection.enable(folder)?;
         let page = match folder.text("buffer_subbuf_size_kb") {
             Ok(kb) => kb.parse::<usize>().map_or(4096, |kb| kb * 1024),
@@ -228,7 +236,7 @@ impl<'a> Session<'a> {
             instance,
         };
         session.resize(sizes)?;
-        session.threads.scan(&host.proc_root);
+        session.threads.scan(&session.host.proc_root);
         Ok(session)
     }
 
@@ -313,7 +321,7 @@ impl<'a> Session<'a> {
     }
 
     /// Counters of each CPU's buffer.
-    fn stats(&self) -> Vec<(u16, Stats)> {
+    pub(crate) fn stats(&self) -> Vec<(u16, Stats)> {
         stats(self.instance.folder(), &self.cpus)
     }
 
@@ -389,7 +397,7 @@ impl<'a> Session<'a> {
     }
 
     /// The description of the recording, without its data.
-    fn description(&self, rings: &[Ring]) -> Result<Recording, RecordError> {
+    pub(crate) fn description(&self, rings: &[Ring]) -> Result<Recording, RecordError> {
         let tracefs = &self.host.tracefs;
         let folder = self.instance.folder();
         let ftrace = tracefs.names("events/ftrace");

@@ -39,6 +39,13 @@ impl Threads {
         self.scans.retain(|process, _| processes.contains(process));
     }
 
+    /// Forgets threads of processes that have ended: for a collector that runs without an end.
+    pub(crate) fn forget_ended(&mut self) {
+        let scans = &self.scans;
+        self.known
+            .retain(|_, (process, _)| scans.contains_key(process));
+    }
+
     fn scan_process(&mut self, proc_root: &Path, process: i32, renames: bool) {
         let tasks = proc_root.join(process.to_string()).join("task");
         for tid in numbers(&tasks) {

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use stealtime_events::Kind;
-use stealtime_live::{Ended, Folder, Observer, Options, Progress, RecordError, Summary, record};
+use stealtime_live::{
+    Ended, Folder, Follower, Observer, Options, Progress, RecordError, Summary, record,
+};
 
 /// Stops after some reports, and keeps what is said.
 #[derive(Default)]
@@ -227,4 +229,30 @@ fn a_folder_that_is_not_there_is_named() {
         Err(error) => println!("skipped: {error}"),
         Ok(summary) => panic!("{summary:?}"),
     }
+}
+
+#[test]
+fn a_followed_host_gives_its_events_in_order() {
+    let started = Follower::start(None, Some(1024), &mut |_| {});
+    let Ok(mut follower) = started else {
+        println!("skipped: {}", started.err().expect("an error"));
+        return;
+    };
+    let (mut switches, mut tasks, mut last, mut until) = (0, 0, 0, 0);
+    let began = std::time::Instant::now();
+    while switches < 20 && began.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+        until = follower
+            .round(|event, _| {
+                assert!(event.time_ns >= last, "{event:?} after {last}");
+                last = event.time_ns;
+                switches += u32::from(matches!(event.kind, Kind::SchedSwitch { .. }));
+                tasks += u32::from(matches!(event.kind, Kind::Task { .. }));
+            })
+            .expect("rounds");
+        assert!(last <= until);
+    }
+    assert!(switches >= 20 && tasks > 0 && until > 0, "{switches}");
+    assert!(follower.info().notes.is_empty(), "{:?}", follower.info());
+    follower.stop().expect("it goes");
 }

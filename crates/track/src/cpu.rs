@@ -155,6 +155,13 @@ impl Cpu {
         span
     }
 
+    /// Returns the span of the current task up to `now`. The task stays, and its next span begins there.
+    pub(crate) fn split(&mut self, number: u16, now: u64) -> Option<CpuSpan> {
+        let span = self.close(number, now);
+        self.switched = self.switched.max(now);
+        span
+    }
+
     fn close(&self, number: u16, end: u64) -> Option<CpuSpan> {
         let current = self.current?;
         Some(CpuSpan {
@@ -162,7 +169,8 @@ impl Cpu {
             thread: current.thread,
             vcpu: current.vcpu,
             start: self.switched,
-            end,
+            // A split can lie behind the latest event.
+            end: end.max(self.switched),
         })
     }
 }

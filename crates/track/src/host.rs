@@ -35,7 +35,7 @@ impl<O: Observer> Host<O> {
             losses: 0,
             has_switches: false,
             lacks_wakeups: false,
-            threads: Threads::new(O::RECYCLES),
+            threads: Threads::new(O::RECYCLES).limited(O::MAX_THREADS),
             cpus: Vec::new(),
             vcpus: Vec::new(),
             free: Vec::new(),

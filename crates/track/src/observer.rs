@@ -271,6 +271,8 @@ pub trait Observer {
     /// Whether numbers of threads and vCPUs that are gone go to new ones, so that memory is bounded on
     /// an endless stream. A reader that needs all of them at the end of a recording leaves it.
     const RECYCLES: bool = false;
+    /// Most tasks that are kept apart, up to a limit of the tracker. Further ones share a number.
+    const MAX_THREADS: usize = usize::MAX;
 
     /// The first event of the trace, at `time` in ns.
     fn begins(&mut self, time: u64, cpu: u16) {

@@ -553,6 +553,19 @@ impl<O: Observer> Host<O> {
         }
     }
 
+    /// Reports the time of all threads and CPUs up to `time`, in ns. Their states go on.
+    pub(crate) fn report_until(&mut self, time: u64) {
+        self.now = self.now.max(time);
+        for index in 0..self.vcpus.len() {
+            self.settle(VcpuIndex(index as u32), self.now);
+        }
+        for (number, cpu) in (0..=u16::MAX).zip(&mut self.cpus) {
+            if let Some(span) = cpu.split(number, self.now) {
+                self.observer.cpu_span(&span);
+            }
+        }
+    }
+
     /// The trace ends at `time`, in ns, or at its last event if that is later: every state lasts until then.
     pub(crate) fn close_at(&mut self, time: u64) {
         self.now = self.now.max(time);

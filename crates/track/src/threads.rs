@@ -89,6 +89,12 @@ impl Threads {
         }
     }
 
+    /// Keeps at most so many tasks apart.
+    pub(crate) fn limited(mut self, limit: usize) -> Self {
+        self.limit = self.limit.min(limit);
+        self
+    }
+
     /// The number of the task with this id, new or known.
     #[inline]
     pub fn find(&mut self, tid: Tid) -> ThreadIndex {

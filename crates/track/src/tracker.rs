@@ -174,6 +174,14 @@ impl<O: Observer> Tracker<O> {
         self.host.close_at(time);
     }
 
+    /// Reports all time up to `time`, in ns, and goes on: a reader's sums are of the time until there. A loss
+    /// that shows later cannot take back what was reported.
+    pub fn report_until(&mut self, time: u64) {
+        if self.has_begun {
+            self.host.report_until(time);
+        }
+    }
+
     /// Takes the next event in the order of time.
     pub fn event(&mut self, event: &Event, names: &dyn Names) {
         if !self.has_begun && event.kind.is_host_event() {

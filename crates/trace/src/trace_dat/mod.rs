@@ -12,6 +12,7 @@ mod meta;
 mod open;
 mod options;
 mod page;
+mod pages;
 mod shift;
 
 use std::cmp::Reverse;
@@ -27,6 +28,8 @@ use crate::{EventSource, Format, NameTable, ReadAt, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 use input::Source;
 use open::{Opened, Preface};
+
+pub use pages::Pages;
 
 /// A trace.dat file being read.
 ///

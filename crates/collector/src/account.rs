@@ -1,0 +1,448 @@
+//! One vCPU's sums of an interval. The rules are those of `stealtime_analysis`: docs/analysis.md has them.
+
+use stealtime_track::{Cause, Halt, IntMap, Mode, ReasonIndex, Retracted, Run, Span};
+
+use crate::histogram::{Classes, Histogram};
+
+/// A shorter wait for an idle CPU is no throttling, in ns: as in `stealtime_analysis`.
+const THROTTLED_NS: u64 = 500_000;
+/// A limit's timer that expired so long ago, in ns, still shows a limit. The longest period is 1 s
+/// (`max_cfs_quota_period`).
+const PERIOD_NS: u64 = 1_000_000_000;
+/// Occupants of the CPU that are kept apart in one interval; the rest is [`Cause::OTHERS`].
+const MAX_CAUSES: usize = 64;
+/// Occupants that a wait keeps apart.
+const OCCUPANTS: usize = 4;
+/// Longest waits of an interval that are kept.
+const STALLS: usize = 4;
+/// Stretches on a CPU that are remembered while a vCPU polls.
+const STRETCHES: usize = 8;
+
+/// What was counted for one exit reason.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Slot {
+    pub(crate) count: u64,
+    /// On-CPU time outside the guest, in ns.
+    pub(crate) ns: u64,
+}
+
+/// A wait for a CPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    /// Begin, in ns of the trace's clock.
+    pub(crate) start: u64,
+    pub(crate) ns: u64,
+    pub(crate) run: Run,
+    pub(crate) cpu: u16,
+    /// The occupant for the largest part.
+    pub(crate) cause: Cause,
+}
+
+/// The wait under way.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    start: u64,
+    ns: u64,
+    cpu: u16,
+    run: Run,
+    occupants: [(Cause, u64); OCCUPANTS],
+    used: usize,
+}
+
+const NO_WAIT: Open = Open {
+    start: 0,
+    ns: 0,
+    cpu: 0,
+    run: Run::Unknown,
+    occupants: [(Cause::UNKNOWN, 0); OCCUPANTS],
+    used: 0,
+};
+
+impl Open {
+    fn add(&mut self, span: &Span) {
+        let ns = span.end - span.start;
+        if self.ns == 0 {
+            self.start = span.start;
+        }
+        self.ns += ns;
+        (self.cpu, self.run) = (span.cpu, span.run);
+        let used = self.used;
+        let mut known = self.occupants.iter_mut().take(used);
+        if let Some(known) = known.find(|known| known.0 == span.cause) {
+            known.1 += ns;
+        } else if let Some(free) = self.occupants.get_mut(used) {
+            *free = (span.cause, ns);
+            self.used += 1;
+        } else if let Some(least) = self.occupants.iter_mut().min_by_key(|known| known.1)
+            && least.1 < ns
+        {
+            *least = (span.cause, ns);
+        }
+    }
+
+    /// The wait; `idle` is what idle time of its CPU means.
+    fn wait(&self, idle: Cause) -> Wait {
+        let known = self.occupants.iter().take(self.used);
+        let largest = known.rev().max_by_key(|known| known.1);
+        let cause = largest.map_or(Cause::UNKNOWN, |known| known.0);
+        Wait {
+            start: self.start,
+            ns: self.ns,
+            run: self.run,
+            cpu: self.cpu,
+            cause: if cause == Cause::IDLE { idle } else { cause },
+        }
+    }
+}
+
+/// Latest stretches of a thread on a CPU, in ns of the trace's clock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stretches {
+    ring: [(u64, u64); STRETCHES],
+    next: usize,
+}
+
+impl Stretches {
+    fn push(&mut self, start: u64, end: u64) {
+        if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
+            *slot = (start, end);
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    fn clear(&mut self) {
+        if self.next > 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// Time on a CPU within `[start, end)`, in ns.
+    fn within(&self, start: u64, end: u64) -> u64 {
+        let clip = |&(begin, finish): &(u64, u64)| finish.min(end).saturating_sub(begin.max(start));
+        self.ring.iter().map(clip).sum()
+    }
+}
+
+/// Sums of one interval, in ns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sums {
+    pub(crate) guest: u64,
+    pub(crate) exit: u64,
+    pub(crate) poll: u64,
+    pub(crate) halt: u64,
+    /// On a CPU while it was not known whether in the guest.
+    pub(crate) mode_unknown: u64,
+    pub(crate) unknown: u64,
+    pub(crate) exits: u64,
+}
+
+/// The timers of bandwidth limits, over all limits of the host.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bandwidth {
+    /// Expiries so far.
+    pub(crate) expiries: u64,
+    /// Time of the latest, in ns.
+    pub(crate) latest: u64,
+}
+
+/// The account of a vCPU thread.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) sums: Sums,
+    /// By [`ReasonIndex`].
+    pub(crate) slots: Vec<Slot>,
+    /// Waiting by occupant of the CPU, in ns.
+    pub(crate) ready: IntMap<Cause, u64>,
+    pub(crate) wakeups: Histogram,
+    pub(crate) wakeup_classes: Classes,
+    pub(crate) wait_classes: Classes,
+    /// Ended waits, the longest of the interval in no order.
+    pub(crate) waits: Vec<Wait>,
+    /// Whether it entered or left a guest.
+    pub(crate) has_exits: bool,
+
+    open: Open,
+    /// Idle time of the wait under way, in ns: in this interval, and in all.
+    idle: u64,
+    idle_whole: u64,
+    /// Expiries of limits' timers when the wait under way began.
+    expiries: u64,
+    stretches: Stretches,
+    /// The polling window for the next halt, where a change of it was seen; that for the halt that ends.
+    poll_window: Option<u32>,
+    poll_used: Option<u32>,
+    /// On-CPU time before sleeps in this interval while the window is not known, in ns, and the mode of the
+    /// latest.
+    poll_open: (Mode, u64),
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            sums: Sums::default(),
+            slots: Vec::new(),
+            ready: IntMap::default(),
+            wakeups: Histogram::default(),
+            wakeup_classes: Classes::default(),
+            wait_classes: Classes::default(),
+            waits: Vec::new(),
+            has_exits: false,
+            open: NO_WAIT,
+            idle: 0,
+            idle_whole: 0,
+            expiries: 0,
+            stretches: Stretches::default(),
+            poll_window: None,
+            poll_used: None,
+            poll_open: (Mode::Unknown, 0),
+        }
+    }
+}
+
+impl Account {
+    /// What was counted for the reason.
+    pub(crate) fn slot(&mut self, reason: ReasonIndex) -> &mut Slot {
+        if reason.0 >= self.slots.len() {
+            self.slots.resize(reason.0 + 1, Slot::default());
+        }
+        &mut self.slots[reason.0]
+    }
+
+    /// Adds a part of its life.
+    pub(crate) fn add(&mut self, span: &Span) {
+        let ns = span.end.saturating_sub(span.start);
+        match span.run {
+            Run::Running => self.add_running(span.mode, ns),
+            Run::Sleeping => self.sums.halt += ns,
+            Run::Preempted | Run::Waking => {
+                self.open.add(span);
+                if span.cause == Cause::IDLE {
+                    self.idle += ns;
+                    self.idle_whole += ns;
+                } else {
+                    self.add_ready(span.cause, ns);
+                }
+            }
+            Run::Unknown => self.sums.unknown += ns,
+            Run::Dead => debug_assert!(false, "the dead have no spans"),
+        }
+    }
+
+    fn add_running(&mut self, mode: Mode, ns: u64) {
+        match mode {
+            Mode::Unknown => self.sums.mode_unknown += ns,
+            Mode::Guest => self.sums.guest += ns,
+            Mode::Exit(reason) => {
+                self.slot(reason).ns += ns;
+                self.sums.exit += ns;
+            }
+        }
+    }
+
+    fn add_ready(&mut self, cause: Cause, ns: u64) {
+        if let Some(sum) = self.ready.get_mut(&cause) {
+            *sum += ns;
+        } else if self.ready.len() < MAX_CAUSES || cause.thread().is_none() {
+            self.ready.insert(cause, ns);
+        } else {
+            *self.ready.entry(Cause::OTHERS).or_default() += ns;
+        }
+    }
+
+    /// A wait begins.
+    pub(crate) fn begin_wait(&mut self, bandwidth: Bandwidth) {
+        self.expiries = bandwidth.expiries;
+        self.idle_whole = 0;
+        self.open = NO_WAIT;
+    }
+
+    /// A wait ends, and idle time in it gets its meaning.
+    pub(crate) fn end_wait(&mut self, run: Run, bandwidth: Bandwidth) {
+        let is_throttled = run == Run::Preempted
+            && bandwidth.expiries != self.expiries
+            && self.idle_whole >= THROTTLED_NS;
+        let cause = match is_throttled {
+            true => Cause::THROTTLED,
+            false => Cause::IDLE,
+        };
+        self.settle_idle(cause);
+        self.idle_whole = 0;
+        let open = std::mem::replace(&mut self.open, NO_WAIT);
+        if open.ns == 0 {
+            return;
+        }
+        let wait = open.wait(cause);
+        self.wait_classes.record(wait.ns);
+        self.keep(wait);
+    }
+
+    fn settle_idle(&mut self, cause: Cause) {
+        let idle = std::mem::take(&mut self.idle);
+        if idle > 0 {
+            self.add_ready(cause, idle);
+        }
+    }
+
+    /// Keeps the longest waits.
+    fn keep(&mut self, wait: Wait) {
+        if self.waits.len() < STALLS {
+            self.waits.push(wait);
+        } else if let Some(shortest) = self.waits.iter_mut().min_by_key(|wait| wait.ns)
+            && shortest.ns < wait.ns
+        {
+            *shortest = wait;
+        }
+    }
+
+    /// The interval ends at `now`, in ns, perhaps within a wait. Idle time of its CPU has no meaning yet.
+    /// A preempted thread does not wait long for an idle CPU unless it is throttled.
+    pub(crate) fn settle(&mut self, now: u64, bandwidth: Bandwidth) {
+        let has_limit = bandwidth.expiries != self.expiries
+            || bandwidth.expiries > 0 && now.saturating_sub(bandwidth.latest) < PERIOD_NS;
+        let is_throttled =
+            self.open.run == Run::Preempted && self.idle_whole >= THROTTLED_NS && has_limit;
+        self.settle_idle(match is_throttled {
+            true => Cause::THROTTLED,
+            false => Cause::IDLE,
+        });
+        if self.has_exits {
+            self.sums.unknown += std::mem::take(&mut self.sums.mode_unknown);
+        }
+    }
+
+    /// The wait under way at the end of an interval.
+    pub(crate) fn open_wait(&self) -> Option<Wait> {
+        let meaning = match self.ready.contains_key(&Cause::THROTTLED) {
+            true => Cause::THROTTLED,
+            false => Cause::IDLE,
+        };
+        (self.open.ns > 0).then(|| self.open.wait(meaning))
+    }
+
+    /// The next interval begins.
+    pub(crate) fn clear(&mut self) {
+        self.sums = Sums::default();
+        self.slots.fill(Slot::default());
+        self.ready.clear();
+        self.wakeups.clear();
+        self.wakeup_classes = Classes::default();
+        self.wait_classes = Classes::default();
+        self.waits.clear();
+        self.poll_open.1 = 0;
+    }
+
+    /// A part of a wait was not seen. `begin` is the interval's begin, in ns.
+    pub(crate) fn retract(&mut self, wait: &Retracted, begin: u64) {
+        let mut ns = wait.end.saturating_sub(wait.start.max(begin));
+        if wait.cause == Cause::IDLE && self.idle > 0 {
+            let moved = ns.min(self.idle);
+            self.idle -= moved;
+            self.idle_whole = self.idle_whole.saturating_sub(moved);
+            self.sums.unknown += moved;
+            ns -= moved;
+        }
+        for cause in [wait.cause, Cause::THROTTLED, Cause::OTHERS] {
+            let is_possible = cause == wait.cause
+                || cause == Cause::OTHERS
+                || cause == Cause::THROTTLED && wait.cause == Cause::IDLE;
+            if let Some(sum) = self.ready.get_mut(&cause).filter(|_| is_possible) {
+                let moved = ns.min(*sum);
+                *sum -= moved;
+                self.sums.unknown += moved;
+                ns -= moved;
+            }
+        }
+    }
+
+    /// It woke up after `ns`.
+    pub(crate) fn woken(&mut self, ns: u64) {
+        self.wakeups.record(ns);
+        self.wakeup_classes.record(ns);
+    }
+
+    /// It leaves its CPU.
+    pub(crate) fn switched_out(&mut self, start: u64, end: u64) {
+        self.stretches.push(start, end);
+    }
+
+    /// `kvm_exit`.
+    pub(crate) fn exit(&mut self, reason: ReasonIndex) {
+        // It can only have come out of the guest.
+        self.sums.guest += std::mem::take(&mut self.sums.mode_unknown);
+        self.has_exits = true;
+        self.stretches.clear();
+        self.slot(reason).count += 1;
+        self.sums.exits += 1;
+    }
+
+    /// `kvm_entry`.
+    pub(crate) fn entry(&mut self) {
+        let unknown = std::mem::take(&mut self.sums.mode_unknown);
+        self.slot(ReasonIndex::NO_EXIT).ns += unknown;
+        self.sums.exit += unknown;
+        self.has_exits = true;
+        self.stretches.clear();
+    }
+
+    /// What it does is not known any more.
+    pub(crate) fn forget(&mut self) {
+        self.stretches.clear();
+    }
+
+    /// `kvm_halt_poll_ns`.
+    pub(crate) fn poll_window(&mut self, new: u32, old: u32) {
+        let (mode, polled) = std::mem::take(&mut self.poll_open);
+        if self.poll_window.is_none() && old > 0 {
+            self.sums.poll += self.take_back(mode, polled);
+        }
+        self.poll_used = Some(old);
+        self.poll_window = Some(new);
+    }
+
+    /// A halt is over at `now`; `begin` is the interval's begin. Both in ns.
+    pub(crate) fn halt(&mut self, halt: &Halt, now: u64, begin: u64) {
+        let used = self.poll_used.take().or(self.poll_window);
+        let start = halt.start.max(begin);
+        if !halt.waited {
+            self.stretches.push(halt.running_since, now);
+            let polled = self.stretches.within(start, now);
+            self.stretches.clear();
+            self.sums.poll += self.take_back(halt.mode, polled);
+            return;
+        }
+        if !halt.has_switches {
+            self.sums.halt += self.take_back(halt.mode, now.saturating_sub(start));
+            return;
+        }
+        let slept = halt.slept_at;
+        let end = used.map_or(slept, |window| {
+            slept.min(halt.start.saturating_add(window.into()))
+        });
+        let polled = self.stretches.within(start, end);
+        self.stretches.clear();
+        match used {
+            Some(0) => {}
+            Some(_) => self.sums.poll += self.take_back(halt.mode, polled),
+            None => self.poll_open = (halt.mode, self.poll_open.1 + polled),
+        }
+    }
+
+    /// Takes up to `ns` out of the on-CPU time of a mode, and returns the amount. Less is left where the
+    /// interval began meanwhile.
+    fn take_back(&mut self, mode: Mode, ns: u64) -> u64 {
+        let bucket = match mode {
+            Mode::Unknown => &mut self.sums.mode_unknown,
+            Mode::Guest => &mut self.sums.guest,
+            Mode::Exit(reason) => {
+                let slot = self.slot(reason);
+                let moved = ns.min(slot.ns);
+                slot.ns -= moved;
+                self.sums.exit = self.sums.exit.saturating_sub(moved);
+                return moved;
+            }
+        };
+        let moved = ns.min(*bucket);
+        *bucket -= moved;
+        moved
+    }
+}

@@ -1,0 +1,181 @@
+//! Percentiles of one interval, in little memory: there is a histogram for each vCPU.
+
+/// Bits of a value below its leading one that are kept: a bucket is as wide as 1/128 of its values.
+const PRECISION_BITS: u32 = 7;
+
+/// Edges of the classes in which waits are counted over time, in ns. Each value is in the first class with an
+/// edge that it does not exceed; larger ones are in a class behind the last.
+pub const EDGES_NS: [u64; 11] = [
+    10_000,
+    30_000,
+    100_000,
+    300_000,
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    300_000_000,
+    1_000_000_000,
+];
+
+/// How many values there are in each class of [`EDGES_NS`], and their sum in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Classes {
+    /// Numbers of values.
+    pub counts: [u64; EDGES_NS.len() + 1],
+    /// Sum of all values, in ns.
+    pub sum_ns: u64,
+}
+
+impl Classes {
+    /// Counts a value.
+    pub(crate) fn record(&mut self, ns: u64) {
+        let class = EDGES_NS.iter().take_while(|&&edge| ns > edge).count();
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
+        }
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    /// Adds those of another.
+    pub fn add(&mut self, added: &Self) {
+        let counts = self.counts.iter_mut().zip(added.counts);
+        counts.for_each(|(sum, count)| *sum += count);
+        self.sum_ns = self.sum_ns.saturating_add(added.sum_ns);
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// A histogram of 64-bit values. Quantiles are within 0.4 %, the largest value is exact.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Histogram {
+    /// Buckets with values, ascending, and their numbers.
+    buckets: Vec<(u16, u32)>,
+    count: u64,
+    max: u64,
+}
+
+/// The bucket of a value; below 2^16, as there are 64 - 7 octaves of 128.
+const fn bucket_of(value: u64) -> u16 {
+    let bits = u64::BITS - value.leading_zeros();
+    if bits <= PRECISION_BITS + 1 {
+        return value as u16;
+    }
+    let shift = bits - (PRECISION_BITS + 1);
+    ((shift << PRECISION_BITS) + (value >> shift) as u32) as u16
+}
+
+/// The value in the middle of a bucket.
+const fn middle_of(bucket: u16) -> u64 {
+    let octave = (bucket >> PRECISION_BITS) as u32;
+    if octave <= 1 {
+        return bucket as u64;
+    }
+    let shift = octave - 1;
+    let low = (bucket & ((1 << PRECISION_BITS) - 1)) as u64 + (1 << PRECISION_BITS);
+    (low << shift) + (1 << shift) / 2
+}
+
+impl Histogram {
+    /// Counts a value.
+    pub(crate) fn record(&mut self, value: u64) {
+        self.add(bucket_of(value), 1);
+        self.count += 1;
+        self.max = self.max.max(value);
+    }
+
+    fn add(&mut self, bucket: u16, count: u32) {
+        match self.buckets.binary_search_by_key(&bucket, |entry| entry.0) {
+            Ok(found) => {
+                if let Some(entry) = self.buckets.get_mut(found) {
+                    entry.1 = entry.1.saturating_add(count);
+                }
+            }
+            Err(position) => self.buckets.insert(position, (bucket, count)),
+        }
+    }
+
+    /// Adds all values of another.
+    pub(crate) fn merge(&mut self, added: &Self) {
+        for &(bucket, count) in &added.buckets {
+            self.add(bucket, count);
+        }
+        self.count += added.count;
+        self.max = self.max.max(added.max);
+    }
+
+    /// Forgets all values, and keeps the room for them.
+    pub(crate) fn clear(&mut self) {
+        self.buckets.clear();
+        (self.count, self.max) = (0, 0);
+    }
+
+    /// How many values were counted.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The largest value; 0 without values.
+    pub(crate) const fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The value that `per_mille` of 1000 values do not exceed; 0 without values.
+    pub(crate) fn quantile(&self, per_mille: u64) -> u64 {
+        let wanted = u128::from(self.count) * u128::from(per_mille);
+        let rank = wanted.div_ceil(1000).max(1);
+        let mut cumulated = 0_u128;
+        for &(bucket, count) in &self.buckets {
+            cumulated += u128::from(count);
+            if cumulated >= rank {
+                return middle_of(bucket).min(self.max);
+            }
+        }
+        self.max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_within_half_a_percent() {
+        let mut histogram = Histogram::default();
+        for value in 1..=100_000_u64 {
+            histogram.record(value * 37);
+        }
+        for per_mille in [500, 900, 990, 999] {
+            let exact = (per_mille * 100 * 37) as f64;
+            let error = (histogram.quantile(per_mille) as f64 - exact).abs() / exact;
+            assert!(error < 0.005, "{per_mille}: {error}");
+        }
+        assert_eq!(histogram.max(), 3_700_000);
+        assert_eq!(histogram.count(), 100_000);
+        histogram.clear();
+        assert_eq!(histogram.quantile(990), 0);
+        histogram.record(u64::MAX);
+        histogram.record(0);
+        assert_eq!(histogram.quantile(500), 0);
+        assert!(histogram.quantile(1000) > u64::MAX / 256 * 255);
+    }
+
+    #[test]
+    fn a_value_on_an_edge_is_below_it() {
+        let mut classes = Classes::default();
+        for ns in [0, 10_000, 10_001, 1_000_000_000, 1_000_000_001] {
+            classes.record(ns);
+        }
+        assert_eq!(
+            (classes.counts[0], classes.counts[1], classes.counts[10]),
+            (2, 1, 1)
+        );
+        assert_eq!((classes.counts[11], classes.count()), (1, 5));
+    }
+}

@@ -1,0 +1,197 @@
+//! Where guest time goes, interval by interval, from an endless stream of events.
+//!
+//! ```text
+//!  events, live or recorded ──▶ Collector ──▶ Sample ──▶ top, metrics
+//! ```
+//!
+//! The [`Collector`] does no I/O. It feeds the analysis's tracker, and its sums follow the analysis's
+//! rules: for a given second both give the same numbers. Three differences remain, all at the edges of an
+//! interval:
+//!
+//! - A wait that goes on at the end of an interval has no cause for its idle time yet. It counts as throttled
+//!   if it looks so until there.
+//! - A loss that shows later cannot take back what a former sample has.
+//! - Until the polling window of a vCPU changes for the first time, time before a sleep counts as exit.
+//!
+//! Memory is bounded by the numbers of CPUs, live threads and vCPUs, whatever the length of the stream.
+
+mod account;
+mod histogram;
+mod meter;
+mod row;
+mod sample;
+mod vms;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use stealtime_events::{Event, Kind, Names};
+use stealtime_track::{LONGEST_SILENCE_NS, Run, Tracker, VcpuIndex};
+
+pub use histogram::{Classes, EDGES_NS};
+pub use sample::{Cpu, Exits, Ready, Sample, Stall, Times, Vcpu, Vm, Wakeups};
+pub use vms::KnownVm;
+
+use meter::Meter;
+use row::Row;
+use vms::{KnownVms, VmKey};
+
+/// Rows of vCPUs that end within one interval; of further ones, only their VM's sums are kept.
+const MAX_ENDED: usize = 4096;
+/// Samples that wait for their reader. An older one is dropped for a newer one.
+const MAX_WAITING: usize = 64;
+
+/// Events in, samples out.
+#[derive(Debug)]
+pub struct Collector {
+    tracker: Tracker<Meter>,
+    /// Length of an interval, in ns.
+    interval: u64,
+    /// End of the interval under way, in ns of the trace's clock; `None` before the first event.
+    next: Option<u64>,
+    vms: KnownVms,
+    /// vCPUs that have ended in this interval.
+    ended: Vec<Row>,
+    samples: VecDeque<Sample>,
+}
+
+impl Collector {
+    /// A collector that gives a sample each `interval_ns`, at least 1 ms.
+    #[must_use]
+    pub fn new(interval_ns: u64) -> Self {
+        Self {
+            tracker: Tracker::new(Meter::default()),
+            interval: interval_ns.max(1_000_000),
+            next: None,
+            vms: KnownVms::default(),
+            ended: Vec::new(),
+            samples: VecDeque::new(),
+        }
+    }
+
+    /// What the host knows of its VMs, as of now.
+    pub fn set_vms(&mut self, vms: &[KnownVm]) {
+        self.vms.set(vms);
+    }
+
+    /// Processes with vCPUs that no [`KnownVm`] has.
+    #[must_use]
+    pub fn unnamed(&self) -> BTreeSet<i32> {
+        let running = self.vms.running.iter().copied();
+        running.filter(|&pid| !self.vms.has_name(pid)).collect()
+    }
+
+    /// Takes the next event in the order of time.
+    pub fn event(&mut self, event: &Event, names: &dyn Names) {
+        let is_timed = event.kind.is_host_event() || matches!(event.kind, Kind::Lost { .. });
+        if is_timed {
+            match self.next {
+                Some(next) if event.time_ns >= next => self.advance(event.time_ns, names),
+                None if event.kind.is_host_event() => {
+                    self.next = Some(event.time_ns.saturating_add(self.interval));
+                    self.tracker.observer_mut().since = event.time_ns;
+                }
+                _ => {}
+            }
+        }
+        self.tracker.event(event, names);
+        if !self.tracker.observer().ended.is_empty() {
+            self.take_ended(names);
+        }
+    }
+
+    /// The clock of the trace is at `now`, in ns, and all events before are given.
+    pub fn advance(&mut self, now: u64, names: &dyn Names) {
+        while let Some(next) = self.next.filter(|&next| next <= now) {
+            let is_jump = now - next > LONGEST_SILENCE_NS;
+            self.sample(next, is_jump, names);
+            let mut begin = next;
+            if is_jump {
+                // No host is silent for so long: a clock that jumps, or a suspend.
+                self.tracker.report_until(now);
+                self.tracker.observer_mut().clear(now);
+                begin = now;
+            }
+            self.next = Some(begin.saturating_add(self.interval));
+        }
+    }
+
+    /// The stream is over: the interval under way ends with its last event.
+    pub fn finish(&mut self, names: &dyn Names) {
+        let end = self.tracker.now();
+        let begin = self.tracker.observer().since;
+        if self.next.take().is_some() && end > begin {
+            self.sample(end, false, names);
+        }
+    }
+
+    /// The next sample.
+    pub fn next_sample(&mut self) -> Option<Sample> {
+        self.samples.pop_front()
+    }
+
+    /// Ends the interval at `end`, in ns.
+    fn sample(&mut self, end: u64, has_gap: bool, names: &dyn Names) {
+        self.tracker.report_until(end);
+        self.tracker.observer_mut().settle(end);
+        let live = self.live();
+        let process = |&vcpu: &VcpuIndex| match self.vms.key(&self.tracker, vcpu) {
+            VmKey::Process(pid) => Some(pid),
+            _ => None,
+        };
+        self.vms.running = live.iter().filter_map(process).collect();
+        let mut rows = std::mem::take(&mut self.ended);
+        rows.extend(live.into_iter().map(|vcpu| self.row(vcpu, names)));
+        let name = |key| self.vms.name(key, &self.tracker, names);
+        let vms = row::vms(rows, self.tracker.reasons(), name);
+        let meter = self.tracker.observer_mut();
+        let sample = Sample {
+            start_ns: meter.since,
+            end_ns: end,
+            partial: has_gap || meter.lost > 0 || meter.lost_gaps > 0,
+            events: meter.events,
+            lost: meter.lost,
+            lost_gaps: meter.lost_gaps,
+            cpus: meter.cpus.clone(),
+            vms,
+        };
+        meter.clear(end);
+        if self.samples.len() >= MAX_WAITING {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// vCPUs that are shown: KVM's events were seen in their context, and they have not ended.
+    fn live(&self) -> Vec<VcpuIndex> {
+        let vcpus = (0..).map(VcpuIndex).zip(self.tracker.vcpus());
+        let live = vcpus.filter(|(_, vcpu)| vcpu.is_seen() && vcpu.run() != Run::Dead);
+        live.map(|(index, _)| index).collect()
+    }
+
+    fn row(&self, vcpu: VcpuIndex, names: &dyn Names) -> Row {
+        let key = self.vms.key(&self.tracker, vcpu);
+        let cause = |cause| self.vms.cause(cause, key, &self.tracker, names);
+        Row::new(key, vcpu, &self.tracker, cause)
+    }
+
+    /// Keeps the sums of vCPUs that have ended, before their numbers go to others.
+    #[cold]
+    fn take_ended(&mut self, names: &dyn Names) {
+        let ended = std::mem::take(&mut self.tracker.observer_mut().ended);
+        for vcpu in ended {
+            if self.tracker.vcpu(vcpu).is_seen() {
+                let now = self.tracker.now();
+                let meter = self.tracker.observer_mut();
+                let bandwidth = meter.bandwidth;
+                meter.accounts[vcpu.index()].settle(now, bandwidth);
+                let mut row = self.row(vcpu, names);
+                row.vcpu.has_ended = true;
+                match self.ended.len() < MAX_ENDED {
+                    true => self.ended.push(row),
+                    false => row::join(&mut self.ended, row),
+                }
+            }
+            self.tracker.observer_mut().accounts[vcpu.index()].clear();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Which VM a vCPU is of, and what a CPU did while a vCPU waited for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stealtime_events::{NameId, Names};
+use stealtime_track::names::{is_kernel_name, is_vmm_name, served_process, vcpu_in_name};
+use stealtime_track::{Cause, Thread, ThreadIndex, Tracker, VcpuIndex};
+
+use crate::meter::Meter;
+
+/// `kthreadd`, which all threads of the kernel descend from.
+const KTHREADD: i32 = 2;
+
+/// A VM that the host knows by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KnownVm {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: i32,
+    /// Ids of its threads, vCPUs and others.
+    pub threads: Vec<i32>,
+}
+
+/// What a CPU did while a vCPU waited for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Occupant {
+    /// A name of [`crate::Ready`].
+    pub(crate) cause: &'static str,
+    /// The task, the VM or the softirq; empty for causes without a name.
+    pub(crate) name: String,
+}
+
+fn occupant(cause: &'static str, name: impl Into<String>) -> Occupant {
+    let name = name.into();
+    Occupant { cause, name }
+}
+
+/// What makes vCPUs one VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum VmKey {
+    /// The name in the recording.
+    Recorded(NameId),
+    /// Their process.
+    Process(i32),
+    /// One of them interrupts another.
+    Linked(VcpuIndex),
+}
+
+/// Names of VMs by process, and processes by thread.
+#[derive(Debug, Default)]
+pub(crate) struct KnownVms {
+    names: BTreeMap<i32, String>,
+    processes: BTreeMap<i32, i32>,
+    /// Processes with vCPUs, as of the latest sample.
+    pub(crate) running: BTreeSet<i32>,
+}
+
+impl KnownVms {
+    /// What the host knows of its VMs.
+    pub(crate) fn set(&mut self, vms: &[KnownVm]) {
+        self.names.clear();
+        self.processes.clear();
+        for vm in vms {
+            self.names.insert(vm.pid, vm.name.clone());
+            let threads = vm.threads.iter().map(|&tid| (tid, vm.pid));
+            self.processes.extend(threads);
+        }
+    }
+
+    /// Whether the process has a name.
+    pub(crate) fn has_name(&self, process: i32) -> bool {
+        self.names.contains_key(&process)
+    }
+
+    /// The VM of a vCPU.
+    pub(crate) fn key(&self, tracker: &Tracker<Meter>, vcpu: VcpuIndex) -> VmKey {
+        if let Some(name) = tracker.vcpu(vcpu).recorded_vm() {
+            return VmKey::Recorded(name);
+        }
+        let thread = tracker.thread_of(vcpu);
+        if thread.process.0 > 0 {
+            return VmKey::Process(thread.process.0);
+        }
+        match self.processes.get(&thread.tid.0) {
+            Some(&process) => VmKey::Process(process),
+            None => VmKey::Linked(tracker.links().root(vcpu)),
+        }
+    }
+
+    /// The name of a VM; `None` for one without any.
+    pub(crate) fn name(
+        &self,
+        key: VmKey,
+        tracker: &Tracker<Meter>,
+        names: &dyn Names,
+    ) -> Option<String> {
+        match key {
+            VmKey::Recorded(name) => Some(names.name(name).to_owned()),
+            VmKey::Process(pid) => {
+                let known = self.names.get(&pid).cloned();
+                let name = known.or_else(|| leader_name(pid, tracker, names));
+                Some(name.unwrap_or_else(|| format!("pid{pid}")))
+            }
+            VmKey::Linked(_) => None,
+        }
+    }
+
+    /// What a CPU did.
+    pub(crate) fn cause(
+        &self,
+        cause: Cause,
+        waiting: VmKey,
+        tracker: &Tracker<Meter>,
+        names: &dyn Names,
+    ) -> Occupant {
+        if let Some(softirq) = cause.softirq_name() {
+            return occupant("irq", softirq);
+        }
+        match (cause, cause.thread()) {
+            (Cause::HARDIRQ, _) => occupant("irq", "hardirq"),
+            (Cause::THROTTLED, _) => occupant("throttled", ""),
+            (Cause::OTHERS, _) => occupant("host_task", "(others)"),
+            (_, Some(ThreadIndex::IDLE)) => occupant("idle", ""),
+            (_, Some(thread)) => self.task(thread, waiting, tracker, names),
+            (_, None) => occupant("unknown", ""),
+        }
+    }
+
+    fn task(
+        &self,
+        index: ThreadIndex,
+        waiting: VmKey,
+        tracker: &Tracker<Meter>,
+        names: &dyn Names,
+    ) -> Occupant {
+        let thread = tracker.threads().get(index);
+        let name = shown_name(thread, names);
+        let vcpu = thread.vcpu.filter(|&vcpu| tracker.vcpu(vcpu).is_seen());
+        if let Some(vcpu) = vcpu {
+            let key = self.key(tracker, vcpu);
+            return match key == waiting {
+                true => occupant("vcpu_same_vm", name),
+                false => {
+                    let vm = self.name(key, tracker, names);
+                    occupant("vcpu_other_vm", vm.unwrap_or(name))
+                }
+            };
+        }
+        let serves = |pid: i32| self.running.contains(&pid);
+        let is_of_vmm = is_vmm_name(&name)
+            || serves(thread.process.0)
+            || served_process(&name).is_some_and(|pid| serves(pid.0))
+            || self.processes.contains_key(&thread.tid.0);
+        if is_of_vmm {
+            occupant("vmm_thread", name)
+        } else if thread.parent.0 == KTHREADD || is_kernel_name(&name) {
+            occupant("kernel_thread", name)
+        } else {
+            occupant("host_task", name)
+        }
+    }
+}
+
+/// The name of a process that has one of its own (QEMU's `-name web,process=web`).
+fn leader_name(pid: i32, tracker: &Tracker<Meter>, names: &dyn Names) -> Option<String> {
+    let mut threads = tracker.threads().iter();
+    let (_, leader) = threads.find(|(_, thread)| thread.tid.0 == pid)?;
+    let name = names.name(leader.name);
+    let says_nothing = is_vmm_name(name) || is_kernel_name(name) || vcpu_in_name(name).is_some();
+    (!name.is_empty() && leader.vcpu.is_none() && !says_nothing).then(|| name.to_owned())
+}
+
+/// A task's name, or its id where it has none.
+fn shown_name(thread: &Thread, names: &dyn Names) -> String {
+    match names.name(thread.name) {
+        "" => format!("tid {}", thread.tid.0),
+        name => name.to_owned(),
+    }
+}
