@@ -68,10 +68,14 @@ fn matches(name: &str, knob: &str) -> bool {
 
 /// What a name stands for, on a host with the VMs and tasks of `config`.
 pub(super) fn target<'n>(config: &Config, name: &'n str) -> Result<Target<'n>, KnobError> {
-    let vms = &config.vms;
-    if name.starts_with("task.") {
-        return task::target(&config.host.tasks, name).map(Target::Task);
+    match name.starts_with("task.") {
+        true => task::target(&config.host.tasks, name).map(Target::Task),
+        false => target_on_host(&config.vms, name),
     }
+}
+
+/// The same without tasks.
+pub(super) fn target_on_host<'n>(vms: &[VmConfig], name: &'n str) -> Result<Target<'n>, KnobError> {
     if let Some(rest) = name.strip_prefix("vm.") {
         return target_of_vm(vms, name, rest);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use stealtime_simulator::config::{Config, ParamValue, VmConfig};
 
-use super::name::{Target, check_parameter, parameter_value, target};
+use super::name::{Target, check_parameter, parameter_value, target_on_host};
 use super::task;
 use super::vm::VmPattern;
 use super::{Access, HostSetting, Knob, KnobError, StepTarget, Steps, Value, ValueError};
@@ -54,6 +54,24 @@ impl Setting {
     ///
     /// [`KnobError`] for an unknown knob or VM, or a value that the knob does not take.
     pub fn parse(config: &Config, name: &str, text: &str) -> Result<Self, KnobError> {
+        Self::parse_with(&config.vms, name, text)
+    }
+
+    /// Parses a value for the knob `name` of a real host with VMs of these names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn of_host(vms: &[String], name: &str, text: &str) -> Result<Self, KnobError> {
+        let vm = |name: &String| VmConfig {
+            name: name.clone(),
+            ..VmConfig::default()
+        };
+        let vms: Vec<VmConfig> = vms.iter().map(vm).collect();
+        Self::parse_with(&vms, name, text)
+    }
+
+    fn parse_with(vms: &[VmConfig], name: &str, text: &str) -> Result<Self, KnobError> {
         let read = |knob: &'static Knob| {
             knob.kind.read(text).map_err(|error| KnobError::Value {
                 name: name.to_owned(),
@@ -63,7 +81,7 @@ impl Setting {
         let change = if name.starts_with("task.") {
             Change::Task
         } else {
-            match target(config, name)? {
+            match target_on_host(vms, name)? {
                 Target::Whole(knob) => Change::Host(knob, read(knob)?),
                 Target::Vm(vms, knob) => Change::Vm(vms, knob, read(knob)?),
                 Target::Workload(vms, parameter) => {
