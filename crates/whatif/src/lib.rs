@@ -12,6 +12,7 @@ mod auto;
 mod baseline;
 mod candidates;
 pub mod capacity;
+mod condition;
 mod count;
 mod coverage;
 mod decision;
@@ -41,11 +42,13 @@ mod remedy;
 mod replays;
 mod result;
 mod self_test;
+mod turns;
 mod variants;
 
 pub use auto::{Auto, Tried};
 pub use baseline::Baseline;
 pub use candidates::Cannot;
+pub use condition::{Condition, ConditionError, Met, Watched};
 pub use count::{CountError, VmCount};
 pub use coverage::{Answered, Lack, Unreplayable, check_replayable};
 pub use decision::of_answers;
@@ -70,3 +73,4 @@ pub use result::{
     Waits, ranked,
 };
 pub use self_test::SelfTestRow;
+pub use turns::{RecordedTurns, SeenTurns, Shown, TurnFigure, host_changes};

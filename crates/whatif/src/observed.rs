@@ -91,7 +91,7 @@ impl ObservedFigure {
 
 /// Whether a seen change contradicts the direction of the predicted one. The two exclude each other, and the
 /// seen one does not go that way beyond the spread. Another size alone contradicts nothing.
-fn refutes(predicted: Estimate, change: f64, spread: f64) -> bool {
+pub(crate) fn refutes(predicted: Estimate, change: f64, spread: f64) -> bool {
     let is_beyond = (predicted.mean - change).abs() > predicted.half_width.unwrap_or(0.0) + spread;
     let goes_that_way = predicted.mean * change > 0.0 && change.abs() > spread;
     is_beyond && !goes_that_way
@@ -247,7 +247,7 @@ fn measured(recorded: &Recorded, counterpart: &Recorded) -> Result<Measured, Err
 }
 
 /// Matches a VM across recordings by thread ids, then by name; each VM of the other one once.
-fn place(
+pub(crate) fn place(
     recorded: &Recorded,
     vm: usize,
     counterpart: &Recorded,

@@ -84,7 +84,7 @@ pub enum Side {
 }
 
 impl Side {
-    const fn sign(self) -> &'static str {
+    pub(crate) const fn sign(self) -> &'static str {
         match self {
             Self::Below => "<",
             Self::AtMost => "<=",
@@ -95,6 +95,16 @@ impl Side {
 
     const fn is_upper(self) -> bool {
         matches!(self, Self::Below | Self::AtMost)
+    }
+
+    /// Whether a value is on this side of a bound.
+    pub(crate) fn holds(self, value: f64, bound: f64) -> bool {
+        match self {
+            Self::Below => value < bound,
+            Self::AtMost => value <= bound,
+            Self::Above => value > bound,
+            Self::AtLeast => value >= bound,
+        }
     }
 }
 
@@ -216,28 +226,42 @@ impl Serialize for Limit {
     }
 }
 
-/// A limit's text, cut at its comparison.
-struct Parts<'t> {
+/// A limit's or a condition's text, cut at its comparison.
+pub(crate) struct Parts<'t> {
     text: &'t str,
-    subject: &'t str,
-    side: Side,
+    pub(crate) subject: &'t str,
+    pub(crate) side: Side,
     side_begin: usize,
-    value: &'t str,
-    value_begin: usize,
+    pub(crate) value: &'t str,
+    pub(crate) value_begin: usize,
+}
+
+/// A number with a unit, in us for a time and in percent for a share.
+pub(crate) fn quantity(text: &str, is_time: bool) -> Option<f64> {
+    let units: &[(&str, f64)] = match is_time {
+        true => &[("ns", 0.001), ("us", 1.0), ("ms", 1_000.0), ("s", 1e6)],
+        false => &[("%", 1.0)],
+    };
+    units.iter().find_map(|(unit, scale)| {
+        let number = text.strip_suffix(unit)?.trim();
+        // `inf` and `nan` are numbers to the parser.
+        let is_plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
+        let number: f64 = number.parse().ok().filter(|_| is_plain)?;
+        Some(number * scale)
+    })
 }
 
 impl<'t> Parts<'t> {
-    fn new(text: &'t str) -> Result<Self, LimitError> {
-        let missing = || LimitError::NoComparison(text.to_owned());
+    /// `None` without a comparison.
+    pub(crate) fn new(text: &'t str) -> Option<Self> {
         // A VM's name may have any character, so that the last comparison counts.
-        let begin = text.rfind(['<', '>']).ok_or_else(missing)?;
+        let begin = text.rfind(['<', '>'])?;
         let (subject, comparison) = text.split_at(begin);
         let sides = [Side::AtMost, Side::AtLeast, Side::Below, Side::Above];
         let mut found = sides.into_iter();
-        let side = found.find(|side| comparison.starts_with(side.sign()));
-        let side = side.ok_or_else(missing)?;
+        let side = found.find(|side| comparison.starts_with(side.sign()))?;
         let value_begin = begin + side.sign().len();
-        Ok(Self {
+        Some(Self {
             text,
             subject: subject.trim(),
             side,
@@ -248,7 +272,7 @@ impl<'t> Parts<'t> {
     }
 
     /// The column of a byte.
-    fn column(&self, byte: usize) -> usize {
+    pub(crate) fn column(&self, byte: usize) -> usize {
         self.text[..byte].chars().count() + 1
     }
 
@@ -284,18 +308,7 @@ impl<'t> Parts<'t> {
 
     /// The value, in percent or us.
     fn value(&self, figure: Figure) -> Result<f64, LimitError> {
-        let units: &[(&str, f64)] = match figure.is_time() {
-            true => &[("ns", 0.001), ("us", 1.0), ("ms", 1_000.0), ("s", 1e6)],
-            false => &[("%", 1.0)],
-        };
-        let number = units.iter().find_map(|(unit, scale)| {
-            let number = self.value.strip_suffix(unit)?.trim();
-            // `inf` and `nan` are numbers to the parser.
-            let is_plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
-            let number: f64 = number.parse().ok().filter(|_| is_plain)?;
-            Some(number * scale)
-        });
-        number.ok_or_else(|| LimitError::NoValue {
+        quantity(self.value, figure.is_time()).ok_or_else(|| LimitError::NoValue {
             text: self.text.to_owned(),
             column: self.column(self.value_begin),
             value: self.value.to_owned(),
@@ -314,7 +327,7 @@ impl Limit {
     ///
     /// [`LimitError`] with the column.
     pub fn parse(text: &str) -> Result<Self, LimitError> {
-        let parts = Parts::new(text)?;
+        let parts = Parts::new(text).ok_or_else(|| LimitError::NoComparison(text.to_owned()))?;
         let (vm, figure) = parts.subject()?;
         let value = parts.value(figure)?;
         let limit = Self {
@@ -392,7 +405,7 @@ impl Limit {
             },
             ..self.clone()
         };
-        let parts = Parts::new(text)?;
+        let parts = Parts::new(text).ok_or_else(|| LimitError::NoComparison(text.to_owned()))?;
         Err(LimitError::WrongSide {
             text: text.to_owned(),
             column: parts.column(parts.side_begin),
@@ -420,12 +433,7 @@ impl Limit {
     /// Whether a value meets it.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
-        match self.side {
-            Side::Below => value < self.value,
-            Side::AtMost => value <= self.value,
-            Side::Above => value > self.value,
-            Side::AtLeast => value >= self.value,
-        }
+        self.side.holds(value, self.value)
     }
 
     /// The value moved by `band` towards breaking the limit.
