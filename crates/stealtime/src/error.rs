@@ -177,6 +177,9 @@ pub(crate) enum CliError {
     /// The sched_ext scheduler.
     #[error("sched: {0}")]
     Sched(String),
+    /// A trial of knobs on this host: lines of problems.
+    #[error("try: {0}")]
+    Try(String),
     /// A snapshot of another host: its file, and the difference.
     #[error(
         "--snapshot {0} is of another host than the recording: {1}; take it on the recorded host, or leave \
@@ -299,7 +302,7 @@ impl CliError {
         };
         match self {
             Self::Scenario(_) => format!("the scenario cannot be used\n{}", lines()),
-            Self::Sweep(_) => lines(),
+            Self::Sweep(_) | Self::Try(_) => lines(),
             _ => escape::terminal(&text).into_owned(),
         }
     }

@@ -27,5 +27,6 @@ mod simulate;
 mod snapshot;
 mod sweep;
 mod trace_dat;
+mod trial;
 mod vmx;
 mod whatif;

@@ -20,6 +20,7 @@ mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;
+mod trial;
 mod whatif;
 
 use clap::Subcommand;
@@ -47,6 +48,8 @@ pub(crate) enum Verb {
     Snapshot(snapshot::Snapshot),
     Sched(sched::Sched),
     Doctor(doctor::Doctor),
+    Try(Box<trial::Try>),
+    TryWatchdog(trial::TryWatchdog),
     Completions(completions::Completions),
     HelpMarkdown(help_markdown::HelpMarkdown),
 }
@@ -72,6 +75,8 @@ impl Verb {
             Self::Snapshot(verb) => verb.run(),
             Self::Sched(verb) => verb.run(),
             Self::Doctor(verb) => verb.run(),
+            Self::Try(verb) => verb.run(),
+            Self::TryWatchdog(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
             Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),
         }

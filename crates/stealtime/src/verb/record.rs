@@ -104,6 +104,36 @@ impl Record {
     }
 }
 
+/// Records the host for this time, without progress. With a snapshot the recording names its VMs.
+///
+/// # Errors
+/// The host cannot be recorded, or the file cannot be written.
+pub(super) fn quietly(
+    output: &Path,
+    time: Duration,
+    stop: &'static AtomicBool,
+    has_snapshot: bool,
+) -> Result<(), CliError> {
+    let options = Options {
+        output: output.to_owned(),
+        duration: Some(time),
+        ..Options::default()
+    };
+    let mut console = Console {
+        stop,
+        bar: None,
+        duration: Some(time),
+        lost: 0,
+        has_snapshot,
+        before: None,
+    };
+    let summary = stealtime_live::record(&options, &mut console).map_err(CliError::Record)?;
+    match summary.error {
+        Some(error) => Err(CliError::RecordedPart(summary.file, error)),
+        None => Ok(()),
+    }
+}
+
 /// Why a text limits no recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum LimitError {
@@ -151,6 +181,8 @@ struct Console {
     duration: Option<Duration>,
     /// Losses that were shown.
     lost: u64,
+    /// Whether the recording gets the host's snapshot.
+    has_snapshot: bool,
     /// Reads the snapshot of the begin, while events are recorded already.
     before: Option<JoinHandle<Option<stealtime_host::Snapshot>>>,
 }
@@ -163,6 +195,7 @@ impl Console {
             bar: is_shown.then(|| bar(duration)),
             duration,
             lost: 0,
+            has_snapshot: true,
             before: None,
         }
     }
@@ -231,11 +264,17 @@ impl Observer for Console {
     }
 
     fn started(&mut self) {
+        if !self.has_snapshot {
+            return;
+        }
         let read = || stealtime_host::Snapshot::read(Path::new("/")).ok();
         self.before = std::thread::Builder::new().spawn(read).ok();
     }
 
     fn snapshot(&mut self) -> Option<String> {
+        if !self.has_snapshot {
+            return None;
+        }
         match stealtime_host::Snapshot::read(Path::new("/")) {
             Ok(mut snapshot) => {
                 // VMs that have ended meanwhile are in this one alone.

@@ -1,0 +1,291 @@
+//! `stealtime try` on a host of files, with recordings instead of the host's.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{run, stealtime};
+
+const RECORDING: &str = "../../tests/data/traces/svm-cfs/trace.dat";
+const POLL: &str = "sys/module/kvm/parameters/halt_poll_ns";
+const WEIGHT: &str = "sys/fs/cgroup/vms/web/cpu.weight";
+/// A name as its owner chose it.
+const HOSTILE: &str = "d\u{1b}[31mb";
+
+/// A host with two VMs, those of the recording.
+struct FakeHost {
+    folder: TempDir,
+}
+
+impl FakeHost {
+    fn new() -> Self {
+        let host = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        host.write("proc/sys/kernel/random/boot_id", "boot-1");
+        host.write("proc/sys/kernel/hostname", "node-7");
+        let mount = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        host.write("proc/self/mountinfo", mount);
+        host.write(POLL, "200000");
+        host.write(
+            "sys/kernel/debug/sched/features",
+            "WAKEUP_PREEMPTION NO_HRTICK",
+        );
+        host.write("sys/devices/system/cpu/online", "0-1");
+        host.vm("web", "web", 100, [119, 121]);
+        host.vm(HOSTILE, "db", 101, [120, 122]);
+        fs::create_dir(host.path("recordings")).expect("a folder");
+        for name in ["a.dat", "b.dat"] {
+            let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORDING);
+            symlink(recording, host.path("recordings").join(name)).expect("a link");
+        }
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path("root").join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, format!("{text}\n")).expect("a file");
+    }
+
+    fn read(&self, path: &str) -> String {
+        let text = fs::read_to_string(self.path("root").join(path)).expect(path);
+        text.trim_end().to_owned()
+    }
+
+    fn vm(&self, name: &str, group: &str, pid: i32, vcpus: [i32; 2]) {
+        let group = format!("/vms/{group}");
+        self.write(&format!("sys/fs/cgroup{group}/cpu.weight"), "100");
+        self.write(&format!("sys/fs/cgroup{group}/cpu.max"), "max 100000");
+        let option = format!("qemu-system-x86_64\0-enable-kvm\0-name\0guest={name}\0");
+        self.write(&format!("proc/{pid}/cmdline"), &option);
+        let fd = self.path("root").join(format!("proc/{pid}/fd"));
+        fs::create_dir_all(&fd).expect("a folder");
+        symlink("anon_inode:kvm-vm", fd.join("3")).expect("a link");
+        let program = self.path("root").join(format!("proc/{pid}/exe"));
+        symlink("/usr/bin/qemu-system-x86_64", program).expect("a link");
+        let threads = [
+            (pid, "qemu"),
+            (vcpus[0], "CPU 0/KVM"),
+            (vcpus[1], "CPU 1/KVM"),
+        ];
+        for (tid, name) in threads {
+            let zeros = ["0"; 20].join(" ");
+            let stat = format!(
+                "{tid} ({name}) S 1 {tid} {tid} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 777 {zeros} 0 0 0"
+            );
+            for folder in [format!("proc/{pid}/task/{tid}"), format!("proc/{tid}")] {
+                self.write(&format!("{folder}/stat"), &stat);
+                self.write(&format!("{folder}/cgroup"), &format!("0::{group}"));
+                let status = format!("Name:\t{name}\nTgid:\t{pid}\nCpus_allowed_list:\t0-1");
+                self.write(&format!("{folder}/status"), &status);
+                self.write(&format!("{folder}/nice"), "0");
+                self.write(&format!("{folder}/affinity"), "0-1");
+            }
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = stealtime(&["try"]);
+        command.arg("--root").arg(self.path("root"));
+        command.arg("--run-folder").arg(self.path("run"));
+        if !arguments.contains(&"--restore") {
+            command.arg("--recordings").arg(self.path("recordings"));
+        }
+        command.args(arguments);
+        command
+    }
+
+    fn assert_as_before(&self) {
+        assert_eq!(
+            (self.read(POLL), self.read(WEIGHT)),
+            ("200000".to_owned(), "100".to_owned())
+        );
+        for tid in [119, 121] {
+            assert_eq!(self.read(&format!("proc/{tid}/affinity")), "0-1");
+        }
+    }
+}
+
+fn await_value(begin: Instant, is_so: impl Fn() -> bool) {
+    while !is_so() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "it does not come"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+const SHORT: [&str; 5] = ["--turn", "20ms", "--for", "80ms", "--yes"];
+
+#[test]
+fn knobs_are_turned_predicted_and_taken_back() {
+    let host = FakeHost::new();
+    let settings = [
+        "--set",
+        "kvm.halt_poll_ns=0",
+        "--set",
+        "vm.web.pinning=1",
+        "--json",
+    ];
+    let arguments = [&settings[..], &SHORT, &["--seeds", "2"]].concat();
+    let (status, output, error) = run(&mut host.command(&arguments));
+    assert_eq!(status, Some(0), "{error}");
+    let document: Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(document["turned"].as_array().map(Vec::len), Some(3));
+    assert_eq!(document["turns"].as_array().map(Vec::len), Some(4));
+    // Equal recordings of both sides: the replay of the baseline predicts something, the turns show nothing.
+    assert_eq!(document["seen"]["shown"], "within_noise");
+    assert_eq!(document["keep"], false);
+    let figure = &document["seen"]["figures"][0];
+    assert_eq!(
+        (&figure["who"], &figure["quantity"]),
+        (&"web".into(), &"waiting".into())
+    );
+    assert!(figure["predicted"]["half_width"].is_number(), "{figure}");
+    assert_eq!(figure["seen"]["mean"], 0.0);
+    assert_eq!(document["restored"][0]["fate"], "back");
+    host.assert_as_before();
+    assert!(!host.path("run/try.json").exists());
+}
+
+#[test]
+fn a_guard_stops_the_trial() {
+    let host = FakeHost::new();
+    let settings = [
+        "--set",
+        "vm.web.cpu_weight=300",
+        "--no-prediction",
+        "--stop-if",
+        "ready>40%",
+    ];
+    let (status, output, error) = run(&mut host.command(&[&settings[..], &SHORT].concat()));
+    assert_eq!(status, Some(1), "{error}");
+    assert!(
+        error.contains("stopped: ready of web is 47.6 % (ready>40%)"),
+        "{error}"
+    );
+    assert!(output.contains("cpu.weight: 100 -> 300"), "{output}");
+    assert!(
+        output.contains("Stopped in turn 1 of 4 (A) by a guard"),
+        "{output}"
+    );
+    host.assert_as_before();
+}
+
+#[test]
+fn what_cannot_be_tried_is_refused_with_reasons() {
+    let host = FakeHost::new();
+    fs::remove_file(host.path("root").join(POLL)).expect("a file");
+    let settings = [
+        "kvm.halt_poll_ns=0",
+        "kvm.ple_gap=0",
+        "vm.web.cpu_pm=on",
+        "host.hz=250",
+    ];
+    let mut arguments = vec!["--yes"];
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+    let (status, _, error) = run(&mut host.command(&arguments));
+    assert_eq!(status, Some(2));
+    for reason in [
+        "halt_poll_ns: there is none",
+        "kvm.ple_gap: it acts at once, but all VMs must be stopped for it",
+        "vm.web.cpu_pm: it acts after a restart of the VM",
+        "host.hz: it acts after a reboot of the host",
+    ] {
+        assert!(error.contains(reason), "{reason}: {error}");
+    }
+    for (arguments, reason) in [
+        (
+            &["--set", "vm.web.cpu_weight=300"][..],
+            "there is no terminal to ask on",
+        ),
+        (
+            &["--set", "vm.web.cpu_weight=100", "--yes"],
+            "has these values already",
+        ),
+        (
+            &["--set", "vm.wbe.nice=5", "--yes"],
+            "no such VM; known are d\\u{1b}[31mb, web",
+        ),
+        (
+            &["--set", "vm.web.nice=5", "--yes", "--stop-if", "steal>5%"],
+            "is no figure: ready, throttled",
+        ),
+        (
+            &[
+                "--set",
+                "vm.web.nice=5",
+                "--yes",
+                "--stop-if",
+                "vm.x.ready>5%",
+            ],
+            "there is no VM \"x\"; there are: web",
+        ),
+        (
+            &["--set", "vm.web.nice=5", "--yes", "--for", "5s"],
+            "gives 0 pairs of turns",
+        ),
+    ] {
+        let (status, _, error) = run(&mut host.command(arguments));
+        assert_eq!(status, Some(2), "{error}");
+        assert!(error.contains(reason), "{reason}: {error}");
+        assert!(!error.contains('\u{1b}'), "{error}");
+    }
+    assert_eq!(host.read("proc/119/nice"), "0");
+}
+
+/// A trial that has turned its knob, and runs on for a minute.
+fn turned(host: &FakeHost) -> std::process::Child {
+    let arguments = ["--set", "vm.web.cpu_weight=300", "--no-prediction", "--yes"];
+    let times = ["--turn", "100ms", "--for", "60s"];
+    let mut command = host.command(&[&arguments[..], &times].concat());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    await_value(Instant::now(), || host.read(WEIGHT) == "300");
+    child
+}
+
+#[test]
+fn a_killed_trial_is_taken_back_by_its_watchdog() {
+    let host = FakeHost::new();
+    let mut child = turned(&host);
+    child.kill().expect("a process");
+    child.wait().expect("its status");
+    await_value(Instant::now(), || host.read(WEIGHT) == "100");
+    let (status, output, _) = run(&mut host.command(&["--restore"]));
+    assert_eq!(status, Some(0));
+    assert_eq!(output, "  nothing: no trial was left unfinished\n");
+    host.assert_as_before();
+}
+
+#[test]
+fn a_signal_ends_the_trial_and_takes_back() {
+    let host = FakeHost::new();
+    let child = turned(&host);
+    let pid = child.id().to_string();
+    let signal = Command::new("kill").args(["-TERM", &pid]).status();
+    assert!(signal.expect("kill runs").success());
+    let output = child.wait_with_output().expect("its output");
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains("cpu.weight: 100 again") || text.contains("100, as before"),
+        "{text}"
+    );
+    assert!(text.contains("by a signal"), "{text}");
+    host.assert_as_before();
+}
