@@ -299,3 +299,164 @@ fn pins(snapshot: &Snapshot, vm: &Vm, text: &str, found: &mut Found) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use stealtime_host::CgroupInfo;
+
+    use super::*;
+
+    fn vm(name: &str, group: &str, tid: i32) -> Vm {
+        let thread = |tid, kind| Thread {
+            tid,
+            kind,
+            nice: Some(0),
+            policy: Some(Policy::Other),
+            cgroup: Some(group.to_owned()),
+            ..Thread::default()
+        };
+        Vm {
+            name: name.to_owned(),
+            process: stealtime_host::Process {
+                pid: tid,
+                ..stealtime_host::Process::default()
+            },
+            cgroup: Some(group.to_owned()),
+            threads: vec![
+                thread(tid, ThreadKind::Emulator),
+                thread(tid + 1, ThreadKind::Vcpu),
+                thread(tid + 2, ThreadKind::Vcpu),
+            ],
+            ..Vm::default()
+        }
+    }
+
+    fn host() -> Snapshot {
+        let mut snapshot = Snapshot {
+            vms: vec![vm("web", "/vms/web", 100), vm("db", "/", 200)],
+            cgroup: CgroupInfo {
+                version: "v2".to_owned(),
+                cpu_mount: Some("/sys/fs/cgroup".to_owned()),
+                ..CgroupInfo::default()
+            },
+            ..Snapshot::default()
+        };
+        snapshot.cpu.online = Some("0-3".to_owned());
+        let modules = &mut snapshot.kvm.modules;
+        modules.insert("kvm_amd".to_owned(), BTreeMap::new());
+        snapshot
+    }
+
+    /// What a setting turns, or why not.
+    fn of(snapshot: &Snapshot, name: &str, value: &str) -> (Vec<String>, String) {
+        let vms: Vec<String> = snapshot.vms.iter().map(|vm| vm.name.clone()).collect();
+        let setting = Setting::of_host(&vms, name, value).expect(name);
+        let resolved = resolve(snapshot, &[setting]);
+        let wanted = resolved.wanted.iter();
+        let wanted = wanted.map(|wanted| format!("{}={}", wanted.target, wanted.value));
+        let refusals = resolved.refusals.into_iter().map(|refusal| refusal.reason);
+        let rest: Vec<String> = refusals.chain(resolved.notes).collect();
+        (wanted.collect(), rest.join("; "))
+    }
+
+    #[test]
+    fn knobs_have_their_files_and_threads() {
+        let host = host();
+        for (name, value, targets) in [
+            (
+                "kvm.halt_poll_ns",
+                "50us",
+                &["/sys/module/kvm/parameters/halt_poll_ns=50000"][..],
+            ),
+            (
+                "sched.base_slice_ns",
+                "1ms",
+                &["/sys/kernel/debug/sched/base_slice_ns=1000000"],
+            ),
+            (
+                "sched.features",
+                "NO_RUN_TO_PARITY,WAKEUP_PREEMPTION",
+                &[
+                    "/sys/kernel/debug/sched/features (RUN_TO_PARITY)=NO_RUN_TO_PARITY",
+                    "/sys/kernel/debug/sched/features (WAKEUP_PREEMPTION)=WAKEUP_PREEMPTION",
+                ],
+            ),
+            (
+                "kernel.timer_migration",
+                "off",
+                &["/proc/sys/kernel/timer_migration=0"],
+            ),
+            (
+                "vm.web.cpu_weight",
+                "300",
+                &["/sys/fs/cgroup/vms/web/cpu.weight=300"],
+            ),
+            (
+                "vm.web.cpu_max",
+                "50ms 100ms",
+                &["/sys/fs/cgroup/vms/web/cpu.max=50000 100000"],
+            ),
+            (
+                "vm.web.cpu_max",
+                "max",
+                &["/sys/fs/cgroup/vms/web/cpu.max=max"],
+            ),
+            (
+                "vm.web.nice",
+                "5",
+                &[
+                    "nice of thread 100=5",
+                    "nice of thread 101=5",
+                    "nice of thread 102=5",
+                ],
+            ),
+            (
+                "vm.web.pinning",
+                "1:1 2-3",
+                &["CPUs of thread 101=2", "CPUs of thread 102=3"],
+            ),
+            (
+                "vm.web.pinning",
+                "none",
+                &["CPUs of thread 101=0-3", "CPUs of thread 102=0-3"],
+            ),
+        ] {
+            let (found, rest) = of(&host, name, value);
+            assert_eq!(found, targets, "{name}");
+            assert_eq!(rest, "", "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_file_has_is_refused() {
+        let mut host = host();
+        for (name, value, reason) in [
+            (
+                "vm.db.cpu_weight",
+                "300",
+                "db has no control group of its own",
+            ),
+            ("vm.web.pinning", "2-4", "CPU 4 is not online"),
+            ("vm.web.vcpus", "4", "it acts after a restart of the VM"),
+            ("kvm.ple_gap", "0", "all VMs must be stopped for it"),
+        ] {
+            let (found, refusal) = of(&host, name, value);
+            assert_eq!(found, [""; 0], "{name}");
+            assert!(refusal.contains(reason), "{name}: {refusal}");
+        }
+        host.vms[0].threads[1].policy = Some(Policy::Fifo);
+        let refusal = of(&host, "vm.web.nice", "5").1;
+        assert!(
+            refusal.starts_with("thread 101 of web has another policy"),
+            "{refusal}"
+        );
+        host.vms.push(vm("api", "/vms/web/api", 300));
+        let note = of(&host, "vm.web.cpu_weight", "300").1;
+        assert!(note.contains("has also threads of api"), "{note}");
+        host.cgroup.version = "hybrid".to_owned();
+        let refusal = of(&host, "vm.web.cpu_weight", "300").1;
+        assert!(refusal.ends_with("this host has hybrid"), "{refusal}");
+    }
+}

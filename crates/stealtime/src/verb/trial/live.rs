@@ -175,7 +175,11 @@ impl Recorder {
             vm_of: Vec::new(),
             snapshot: snapshot.map(Path::to_owned),
         };
-        replayable::read(path, &recording, true)
+        let read = replayable::read(path, &recording, true);
+        read.map_err(|error| match error {
+            CliError::WhatIf(reason) => stopped(format!("a recording cannot be used: {reason}")),
+            error => error,
+        })
     }
 }
 
