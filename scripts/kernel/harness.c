@@ -14,9 +14,11 @@ static const char *const names[] = {
 int this_cpu, preempt_count;
 /* The CPU of the vCPU's thread. */
 static int thread_cpu;
-bool interrupts_off[CPUS], bypass;
+bool interrupts_off[CPUS], bypass, ipiv;
 struct task_struct vcpu_task;
 static bool by_device;
+/* The VM's first device comes while the vCPU may block. */
+static bool late;
 /* Interrupts and preemptions of a run, and interrupts that the vCPU has taken. */
 static int posts = 1, preemptions = 1, taken;
 /* 0: paths in order. */
@@ -90,9 +92,13 @@ void access_point(const char *what)
 void access_to(const volatile void *word, const char *what)
 {
 	const struct pi_desc *desc = &vcpu.vt.pi_desc;
-	if (running < 0 || (word != &desc->pir[VECTOR / 64] && word != &desc->control))
+	const char *name = word == &desc->control ? "control: " :
+			   word == &desc->pir[VECTOR / 64] ? "PIR: " :
+			   late && word == &vcpu.requests ? "requests: " :
+			   late && word == &kvm.arch.nr_possible_bypass_irqs ? "devices: " : NULL;
+	if (running < 0 || !name)
 		return;
-	agents[running].word = word == &desc->control ? "control: " : "PIR: ";
+	agents[running].word = name;
 	access_point(what);
 }
 
@@ -136,6 +142,14 @@ static void post_by_device(int vector)
 	send_ipi(desc->ndst - cpu_physical_id(0), desc->nv);
 }
 
+/* As kvm_arch_irq_bypass_add_producer() does it. */
+static void attach_device(void)
+{
+	access_point("attach the VM's first device");
+	if (!kvm.arch.nr_possible_bypass_irqs++)
+		vmx_pi_start_bypass(&kvm);
+}
+
 /* The guest handles what is in its IRR. */
 static void take_interrupts(void)
 {
@@ -165,6 +179,8 @@ static void agent_body(int agent)
 			}
 			break;
 		case POSTER:
+			if (late)
+				attach_device();
 			for (int n = 0; n < posts; n++)
 				post(VECTOR + n);
 			break;
@@ -199,7 +215,8 @@ static void reset(void)
 {
 	memset(&vcpu, 0, sizeof(vcpu));
 	vcpu.kvm = &kvm;
-	kvm.arch.nr_possible_bypass_irqs = bypass;
+	kvm.vcpu = &vcpu;
+	kvm.arch.nr_possible_bypass_irqs = bypass && !late;
 	vcpu.vt.pi_desc.nv = POSTED_INTR_VECTOR;
 	vcpu.vt.pi_desc.ndst = cpu_physical_id(0);
 	vcpu_task.state = TASK_RUNNING;
@@ -314,7 +331,7 @@ static bool run(struct path *path, const int *forced, int forced_count)
 }
 
 /* All paths, or so many random ones. Whether an interrupt was lost, or the kernel warned. */
-static bool explore(const char *title, bool bypass_, bool by_device_, long random_runs)
+static bool explore(const char *title, bool bypass_, bool by_device_, bool late_, long random_runs)
 {
 	static int index[LONGEST];
 	static struct path path, shortest;
@@ -322,10 +339,13 @@ static bool explore(const char *title, bool bypass_, bool by_device_, long rando
 	int depth = 0;
 	bypass = bypass_;
 	by_device = by_device_;
+	late = late_;
+	ipiv = bypass && !late;
 	memset(index, 0, sizeof(index));
 	random_state = random_runs ? 1 : 0;
 	posts = random_runs ? 3 : 1;
-	preemptions = random_runs ? 4 : 1;
+	/* With a preemption, too many paths. */
+	preemptions = random_runs ? 4 : late ? 0 : 1;
 	while (!random_runs || runs < random_runs) {
 		bool is_lost = run(&path, index, depth);
 		runs++;
@@ -362,8 +382,9 @@ static bool explore(const char *title, bool bypass_, bool by_device_, long rando
 int main(int count, char **arguments)
 {
 	long random_runs = count > 1 ? atol(arguments[1]) : 0;
-	int lost = explore("plain APICv, software posts", false, false, random_runs);
-	lost += explore("IPI virtualization or VT-d, software posts", true, false, random_runs);
-	lost += explore("IPI virtualization or VT-d, a device posts", true, true, random_runs);
+	int lost = explore("plain APICv, software posts", false, false, false, random_runs);
+	lost += explore("IPI virtualization or VT-d, software posts", true, false, false, random_runs);
+	lost += explore("IPI virtualization or VT-d, a device posts", true, true, false, random_runs);
+	lost += explore("VT-d, the first device comes late and posts", true, true, true, random_runs);
 	return lost ? 1 : 0;
 }

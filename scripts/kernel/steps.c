@@ -8,7 +8,7 @@
 #define VECTORS 4
 
 int this_cpu, preempt_count;
-bool interrupts_off[CPUS], bypass;
+bool interrupts_off[CPUS], bypass, ipiv;
 struct task_struct vcpu_task;
 static struct kvm kvm;
 static struct kvm_vcpu vcpu;
@@ -176,6 +176,7 @@ static void reset(void)
 {
 	memset(&vcpu, 0, sizeof(vcpu));
 	vcpu.kvm = &kvm;
+	kvm.vcpu = &vcpu;
 	kvm.arch.nr_possible_bypass_irqs = bypass;
 	vcpu.vt.pi_desc.nv = POSTED_INTR_VECTOR;
 	vcpu.vt.pi_desc.ndst = cpu_physical_id(0);
@@ -196,7 +197,7 @@ int main(int count, char **arguments)
 {
 	long runs = count > 1 ? atol(arguments[1]) : 1;
 	for (long run = 0; run < runs; run++) {
-		bypass = run % 2;
+		bypass = ipiv = run % 2;
 		reset();
 		for (int done = 0; done < 100;)
 			if (step()) {

@@ -200,7 +200,13 @@ void schedule(void);
 enum { OUTSIDE_GUEST_MODE, IN_GUEST_MODE };
 #define KVM_REQ_EVENT 0
 #define KVM_REQ_UNBLOCK 1
-struct kvm { int srcu; struct { unsigned long nr_possible_bypass_irqs; } arch; };
+struct kvm_vcpu;
+struct kvm {
+	int srcu;
+	struct { unsigned long nr_possible_bypass_irqs; } arch;
+	/* The only one. */
+	struct kvm_vcpu *vcpu;
+};
 struct vcpu_vt { struct pi_desc pi_desc; struct list_head pi_wakeup_list; };
 struct kvm_vcpu {
 	struct kvm *kvm;
@@ -211,14 +217,15 @@ struct kvm_vcpu {
 	unsigned long requests, irr[4];
 	struct vcpu_vt vt;
 };
-extern bool bypass;
+/* Whether the IOMMU can post, and the processor. */
+extern bool bypass, ipiv;
 static const bool enable_apicv = true;
 #define to_vt(vcpu) (&(vcpu)->vt)
 #define vt_to_vcpu(vt_) container_of(vt_, struct kvm_vcpu, vt)
 #define lapic_in_kernel(vcpu) true
 #define irqchip_in_kernel(kvm) true
 #define kvm_arch_has_irq_bypass() bypass
-#define vmx_can_use_ipiv(vcpu) bypass
+#define vmx_can_use_ipiv(vcpu) ipiv
 #define is_td_vcpu(vcpu) false
 #define tdx_interrupt_allowed(vcpu) true
 #define vmx_interrupt_blocked(vcpu) false
@@ -240,6 +247,21 @@ static inline struct rcuwait *kvm_arch_vcpu_get_wait(struct kvm_vcpu *vcpu) { re
 #define kvm_vcpu_is_blocking(vcpu) ((vcpu)->wait.task != NULL)
 #define __kvm_vcpu_wake_up(vcpu) rcuwait_wake_up(kvm_arch_vcpu_get_wait(vcpu))
 #define kvm_make_request(request, vcpu) __set_bit(request, &(vcpu)->requests)
+#define __kvm_make_request(request, vcpu) set_bit(request, &(vcpu)->requests)
+#define KVM_REQUEST_NO_WAKEUP BIT(8)
+#define KVM_REQUEST_WAIT BIT(9)
+#define KVM_REQUEST_NO_ACTION BIT(10)
+/* No vCPU is in guest mode: none has to leave it. */
+struct cpumask { int unused; };
+#define kvm_request_needs_ipi(vcpu, request) false
+#define kvm_kick_many_cpus(cpus, wait) ((void)(cpus), false)
+#define __cpumask_set_cpu(cpu, mask) ((void)(mask))
+#define cpumask_clear(mask) ((void)(mask))
+#define this_cpu_cpumask_var_ptr(name) NULL
+#define get_cpu() (this_cpu)
+#define put_cpu() ((void)0)
+#define kvm_for_each_vcpu(n, each, kvm) for ((n) = 0, (each) = (kvm)->vcpu; (n) < 1; (n)++)
+bool kvm_make_all_cpus_request(struct kvm *kvm, unsigned int req);
 static inline bool kvm_check_request(int request, struct kvm_vcpu *vcpu)
 {
 	return test_bit(request, &vcpu->requests) && test_and_clear_bit(request, &vcpu->requests);
