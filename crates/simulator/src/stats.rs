@@ -1,6 +1,7 @@
 //! What is counted in a run.
 
 use core::cell::Cell;
+use core::fmt;
 
 use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::posted_interrupt::LocalLists;
@@ -178,12 +179,18 @@ impl ExitTimes {
 }
 
 /// What the mechanisms count.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Mechanisms {
     /// Posts that found their bit set.
     pub post_coalesced: Cell<u64>,
     /// Notifications that hardware processed in guest mode.
     pub notified_in_guest: Cell<u64>,
+    /// Of these: those that found an empty PIR.
+    pub notified_too_late: Cell<u64>,
+    /// Posts of hardware without a notification, because SN was set.
+    pub notifications_spared: Cell<u64>,
+    /// Posts of hardware that found ON set.
+    pub hw_on_already_set: Cell<u64>,
     /// Locked operations on SN.
     pub sn_toggles: Cell<u64>,
     /// IPIs of which it was recorded that their sender waits for their receiver.
@@ -192,6 +199,21 @@ pub struct Mechanisms {
     pub ipis_settled: Cell<u64>,
     /// Times that a guest named the vCPU that one of its vCPUs waits for.
     pub guest_hints: Cell<u64>,
+}
+
+impl fmt::Debug for Mechanisms {
+    /// Without the counts of notifications by their effect. Digests of whole runs, which are kept, are
+    /// older than these.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mechanisms")
+            .field("post_coalesced", &self.post_coalesced)
+            .field("notified_in_guest", &self.notified_in_guest)
+            .field("sn_toggles", &self.sn_toggles)
+            .field("ipis_recorded", &self.ipis_recorded)
+            .field("ipis_settled", &self.ipis_settled)
+            .field("guest_hints", &self.guest_hints)
+            .finish()
+    }
 }
 
 fn count(cell: &Cell<u64>) {
@@ -203,8 +225,19 @@ impl Events for Mechanisms {
         count(&self.post_coalesced);
     }
 
-    fn notification_in_guest(&self, _merged: u32) {
+    fn notification_in_guest(&self, merged: u32) {
         count(&self.notified_in_guest);
+        if merged == 0 {
+            count(&self.notified_too_late);
+        }
+    }
+
+    fn hw_post_suppressed(&self, _vector: u8) {
+        count(&self.notifications_spared);
+    }
+
+    fn hw_post_on_already_set(&self, _vector: u8) {
+        count(&self.hw_on_already_set);
     }
 
     fn sn_set(&self) {

@@ -5,7 +5,7 @@ use super::params::{ParamDoc, Params};
 use super::tools::{THREADS, threads};
 use crate::engine::Random;
 use crate::fault::Sim;
-use crate::guest::GuestBuilder;
+use crate::guest::{Arrivals, GuestBuilder};
 use crate::program::{QueueId, Thread};
 
 pub(super) const SCHED_PIPE: Workload = Workload {
@@ -120,17 +120,47 @@ pub(super) const CPUID_LOOP: Workload = Workload {
     name: "cpuid-loop",
     about: "threads that execute CPUID, which always exits, again and again; an operation is one \
             of them",
-    params: &[THREADS],
-    build: |params, guest| {
-        for n in 0..threads(params, guest) {
-            guest.spawn(&format!("cpuid/{n}"), Some(n), cpuid_loop)?;
-        }
-        Ok(())
-    },
+    params: &[
+        THREADS,
+        ParamDoc {
+            name: "work_ns",
+            default: 0,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "computing between two of them",
+        },
+        ParamDoc {
+            name: "interrupt_ns",
+            default: 0,
+            min: 0,
+            max: 10_000_000_000,
+            unit: "ns",
+            about: "mean of the exponentially distributed time between two interrupts of a device for \
+                    each thread's vCPU; 0: none",
+        },
+    ],
+    build: build_cpuid_loop,
 };
 
-async fn cpuid_loop(thread: Thread) {
+fn build_cpuid_loop(params: &Params, guest: &mut GuestBuilder) -> Sim {
+    let (work_ns, mean_gap_ns) = (params.get("work_ns"), params.get("interrupt_ns"));
+    for n in 0..threads(params, guest) {
+        if mean_gap_ns > 0 {
+            guest.source(&format!("device/{n}"), Arrivals::Open { mean_gap_ns }, n);
+        }
+        guest.spawn(&format!("cpuid/{n}"), Some(n), move |thread| {
+            cpuid_loop(thread, work_ns)
+        })?;
+    }
+    Ok(())
+}
+
+async fn cpuid_loop(thread: Thread, work_ns: u64) {
     loop {
+        if work_ns > 0 {
+            thread.compute(work_ns).await;
+        }
         let began = thread.now();
         thread.cpuid().await;
         thread.took(thread.now() - began);
