@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stealtime_hypervisor::directed_yield::Reason;
 use stealtime_hypervisor::events::Events;
 
+use crate::parts::{self, Mark, mark};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// One number for each.
@@ -65,6 +67,7 @@ impl Events for Counters {
         raise(&self.dropped_by_sn);
     }
     fn hw_post_notified(&self, _: u8) {
+        parts::posted();
         raise(&self.hw_notified);
     }
     fn hw_post_suppressed(&self, _: u8) {
@@ -77,10 +80,18 @@ impl Events for Counters {
         raise(&self.in_host);
     }
     fn sn_set(&self) {
+        mark(Mark::Suppressed);
         raise(&self.sn_set);
     }
     fn sn_cleared(&self) {
+        mark(Mark::Cleared);
         raise(&self.sn_cleared);
+    }
+    fn sync_skipped(&self) {
+        mark(Mark::Synchronized);
+    }
+    fn pir_harvested(&self, _: u32) {
+        mark(Mark::Synchronized);
     }
     fn entry_cancelled(&self) {
         raise(&self.cancelled);

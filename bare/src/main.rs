@@ -18,6 +18,7 @@ mod guest;
 mod host;
 mod interrupts;
 mod memory;
+mod parts;
 mod phase;
 mod record;
 mod scenario;
@@ -69,6 +70,7 @@ fn settings() -> Settings<'static> {
         cpus: 2,
         seed: 1,
         policy: Suppression::Corrected,
+        skip: 0,
     };
     for pair in text.split_ascii_whitespace() {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -82,6 +84,7 @@ fn settings() -> Settings<'static> {
             "count" => settings.count = number(),
             "cpus" => settings.cpus = number() as u32,
             "seed" => settings.seed = number(),
+            "skip" => settings.skip = number() as usize,
             "policy" => {
                 let named = |policy: &Suppression| policy.name() == value;
                 let policy = Suppression::ALL.into_iter().find(named);

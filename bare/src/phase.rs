@@ -12,6 +12,7 @@ use crate::counters::{COUNTERS, value};
 use crate::cpu;
 use crate::guest::{self, IPI_VECTOR, Program, TIMER_VECTOR};
 use crate::host;
+use crate::parts::{self, Parts};
 use crate::record::{self, Kind};
 use crate::sched::{self, Scheduling};
 use crate::vcpu::{DONE, Setup, Shared, Vcpu};
@@ -83,6 +84,8 @@ pub struct Phase {
     pub posts: u64,
     /// Longest pause between two posts, cycles.
     pub pause: u64,
+    /// Whether the parts of exits are measured.
+    pub measures: bool,
     /// Mean cycles between ticks of the CPUs with guests; 0: none.
     pub tick: u64,
     /// The same of the housekeeping CPU, the last one.
@@ -151,6 +154,7 @@ pub struct Outcome {
     /// Reads of a guest's TSC that were not above the one before.
     pub backward: u64,
     pub clock: Reports,
+    pub parts: Parts,
 }
 
 impl Outcome {
@@ -249,6 +253,7 @@ pub fn run(phase: Phase, machine: &Shared) -> Outcome {
     yields::begin(vcpus.len(), phase.yields);
     sched::begin(phase.scheduling, &phase.guests, online);
     clock::reset();
+    parts::begin(phase.measures);
     host::set_vcpus(&vcpus);
     for cpu in 0..online {
         let last = cpu + 1 == online;
@@ -344,6 +349,7 @@ fn outcome(name: &'static str, vcpus: &[&Vcpu], cycles: u64) -> Outcome {
         loops: pages().map(|page| page.loops.load(SeqCst)).collect(),
         backward: pages().map(|page| page.backward.load(SeqCst)).sum(),
         clock: clock::reports(),
+        parts: parts::end(),
     }
 }
 
@@ -360,8 +366,22 @@ impl Vcpu {
                 0,
             );
             cpu::send_ipi(ipi.ndst, ipi.vector);
+            parts::notified();
         }
     }
+}
+
+/// The pause after a post. Where parts are measured, half of it is spread evenly: multiples of the golden
+/// ratio. The other half is random, so that posts fall on all parts of an exit alike.
+fn pause(phase: &Phase, post: u64, cpu: u32) -> u64 {
+    let random = host::random(cpu);
+    if !phase.measures {
+        return random % (phase.pause + 1);
+    }
+    let half = phase.pause / 2;
+    let fraction = post.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let even = (fraction * half) >> 32;
+    even + random % (half + 1)
 }
 
 /// Posts one interrupt after the other to all guests in turn. Each is waited for.
@@ -378,8 +398,10 @@ fn post_all(phase: &Phase, poster: Poster, cpu: u32) {
         if target.state.load(SeqCst) == DONE {
             break;
         }
+        parts::disturb();
         post_one(phase, poster, target, cpu, post + 1);
-        let pause = host::random(cpu) % (phase.pause + 1);
+        parts::disturb();
+        let pause = pause(phase, post, cpu);
         let begin = cpu::tsc();
         while cpu::tsc() - begin < pause {
             cpu::interrupt_window();

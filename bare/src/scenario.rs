@@ -17,6 +17,7 @@ use crate::clock;
 use crate::console::say;
 use crate::faults;
 use crate::guest::Program;
+use crate::parts::Parts;
 use crate::phase::{self, Guest, Outcome, Phase, Poster};
 use crate::record;
 use crate::sched::Scheduling;
@@ -30,8 +31,9 @@ pub struct Settings<'a> {
     pub count: u64,
     pub cpus: u32,
     pub seed: u64,
-    /// The policy of `million`.
+    /// The policy of `million`, and how many of its first rows it leaves out.
     pub policy: Suppression,
+    pub skip: usize,
 }
 
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -91,6 +93,7 @@ pub fn posts(name: &'static str, setup: Setup, guest: Guest, count: u64) -> Phas
         poster: Some(Poster::Device),
         posts: count,
         pause: 1_000,
+        measures: false,
         tick: 0,
         housekeeping_tick: 0,
         migrate: false,
@@ -150,7 +153,18 @@ fn suppression(policy: Suppression, count: u64) -> Phase {
         host_work: 100,
         ..setup()
     };
-    posts(policy.name(), setup, exiting(), count)
+    Phase {
+        // Many times an exit's length, so that posts fall on all its parts alike.
+        pause: 16_000,
+        measures: true,
+        ..posts(policy.name(), setup, exiting(), count)
+    }
+}
+
+fn policies(count: u64) -> Vec<Phase> {
+    Suppression::ALL
+        .map(|policy| suppression(policy, count))
+        .into()
 }
 
 /// A timer's ticks: the guest's program, its policy, and whether HLT exits.
@@ -432,6 +446,7 @@ fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
         "latency",
         "max"
     );
+    let mut parts = Vec::new();
     for phase in phases {
         let o = phase::run(phase, machine);
         say!(
@@ -449,8 +464,43 @@ fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
             o.latency_max
         );
         verdict(&o);
+        parts.push((o.name, o.parts));
     }
     say!("* notifications that found an empty PIR in guest mode");
+    parts_table(&parts);
+}
+
+fn parts_table(rows: &[(&'static str, Parts)]) {
+    say!(
+        "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7}",
+        "parts of an exit, cycles",
+        "exits",
+        "guest",
+        "exit",
+        "host",
+        "entry",
+        "to SN",
+        "under SN",
+        "clear",
+        "off",
+        "flight"
+    );
+    for (name, parts) in rows.iter().filter(|(_, parts)| parts.exits > 0) {
+        say!(
+            "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7}",
+            name,
+            parts.exits,
+            parts.guest,
+            parts.exit,
+            parts.host,
+            parts.entry,
+            parts.to_sn,
+            parts.under_sn,
+            parts.clear,
+            parts.off,
+            parts.flight
+        );
+    }
 }
 
 /// A guest that halts is posted to after pauses of up to 60 us.
@@ -531,17 +581,13 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
         "smoke" | "table" => {
             exits_table(ways(count), machine);
             exits_table(timers(count), machine);
-            suppression_table(
-                Suppression::ALL
-                    .map(|policy| suppression(policy, count))
-                    .into(),
-                machine,
-            );
+            suppression_table(policies(count), machine);
             yields_table(count, machine);
             halts_table(count, machine);
             shares_and_clocks(count, machine);
             batches::table(count, settings.cpus);
         }
+        "notifications" => suppression_table(policies(count), machine),
         "shares" => shares_and_clocks(count, machine),
         "preempted-poster" => {
             record::ENABLED.store(false, Relaxed);
@@ -551,7 +597,7 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
         "faults" | "million" => {
             record::ENABLED.store(false, Relaxed);
             let policy = (settings.scenario == "million").then_some(settings.policy);
-            faults::table(policy, count, settings.cpus, machine);
+            faults::table(policy, count, settings.skip, settings.cpus, machine);
         }
         _ => return false,
     }

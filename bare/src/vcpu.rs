@@ -24,6 +24,7 @@ use crate::cpu::{self, SpinLock};
 use crate::guest;
 use crate::host;
 use crate::memory;
+use crate::parts::{Mark, mark};
 use crate::record::{self, Kind};
 use crate::vmx::{self, GuestState, Registers};
 use crate::word::Word;
@@ -295,6 +296,8 @@ impl Vcpu {
             thread.lapic.take_event();
             let pending = self.timer.lock().inject_pending();
             self.act(thread, pending, cpu);
+            cpu::interrupt_window();
+            mark(Mark::Window);
             if host::must_reschedule(cpu) {
                 return Stop::Preempted;
             }
@@ -310,6 +313,7 @@ impl Vcpu {
             }
             let exit = self.run_guest(thread, cpu);
             thread.posted.leave(&self.shared, &COUNTERS);
+            mark(Mark::Left);
             if exit.basic() == exit_reason::EXTERNAL_INTERRUPT {
                 host::interrupt(cpu, exit.interruption as u8);
             }
@@ -371,7 +375,9 @@ impl Vcpu {
             u64::from(thread.lapic.interrupt_status()),
         );
         record::event(cpu, Kind::Entry, self.id, vmx::read(vmx::GUEST_RIP), 0);
+        mark(Mark::Entry);
         vmx::enter(&mut thread.registers, thread.launched);
+        mark(Mark::Exit);
         thread.launched = true;
         let requested = self.read_page(apic_page::IRR);
         self.shared.irr.merge(&requested);
