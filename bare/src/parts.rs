@@ -150,9 +150,9 @@ pub fn notified() {
     NOTIFICATIONS.fetch_add(1, Relaxed);
 }
 
-fn add(part: usize, from: u64, to: u64) {
-    if from > 0 && to > from {
-        SUMS[part].fetch_add(to - from, Relaxed);
+fn add(part: usize, begin: u64, end: u64) {
+    if begin > 0 && end > begin {
+        SUMS[part].fetch_add(end - begin, Relaxed);
     }
 }
 

@@ -17,7 +17,6 @@ use crate::clock;
 use crate::console::say;
 use crate::faults;
 use crate::guest::Program;
-use crate::parts::Parts;
 use crate::phase::{self, Guest, Outcome, Phase, Poster};
 use crate::record;
 use crate::sched::Scheduling;
@@ -446,7 +445,7 @@ fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
         "latency",
         "max"
     );
-    let mut parts = Vec::new();
+    let mut outcomes = Vec::new();
     for phase in phases {
         let o = phase::run(phase, machine);
         say!(
@@ -464,13 +463,13 @@ fn suppression_table(phases: Vec<Phase>, machine: &Shared) {
             o.latency_max
         );
         verdict(&o);
-        parts.push((o.name, o.parts));
+        outcomes.push(o);
     }
     say!("* notifications that found an empty PIR in guest mode");
-    parts_table(&parts);
+    parts_table(&outcomes);
 }
 
-fn parts_table(rows: &[(&'static str, Parts)]) {
+fn parts_table(outcomes: &[Outcome]) {
     say!(
         "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7}",
         "parts of an exit, cycles",
@@ -485,10 +484,11 @@ fn parts_table(rows: &[(&'static str, Parts)]) {
         "off",
         "flight"
     );
-    for (name, parts) in rows.iter().filter(|(_, parts)| parts.exits > 0) {
+    for outcome in outcomes.iter().filter(|outcome| outcome.parts.exits > 0) {
+        let parts = &outcome.parts;
         say!(
             "{:<24} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7}",
-            name,
+            outcome.name,
             parts.exits,
             parts.guest,
             parts.exit,
