@@ -14,6 +14,7 @@
 //! | `tasks`, `file` | names of threads; one file of all pages |
 //! | `session` | a recording from its first setting to the whole file |
 //! | `follow` | the same pages decoded at once, for collectors without an end |
+//! | `rights` | gives up what a collector needs no more |
 //! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
 
@@ -28,6 +29,7 @@ mod instance;
 mod limits;
 mod need;
 mod perf;
+mod rights;
 mod ring;
 mod select;
 mod session;
@@ -39,6 +41,7 @@ pub use commands::{Commands, Refused, commands};
 pub use error::RecordError;
 pub use follow::Follower;
 pub use need::{NEEDS, Need};
+pub use rights::drop_capabilities;
 pub use select::{Missing, Reason, Selection, Tracepoint};
 pub use session::{Ended, Observer, Options, Progress, Summary, record};
 pub use tracefs::Folder;

@@ -83,6 +83,28 @@ pub(crate) enum CliError {
     /// The host cannot be recorded.
     #[error("{0}")]
     Record(stealtime_live::RecordError),
+    /// The host cannot be followed.
+    #[error("{}", followed(.0))]
+    Follow(stealtime_live::RecordError),
+    /// The terminal cannot be used as a screen.
+    #[error("the terminal cannot be used: {0}; `--batch` needs none")]
+    Screen(io::Error),
+    /// An address that cannot be listened on.
+    #[error("--listen {address}: {source}{}", match source.kind() {
+        io::ErrorKind::AddrInUse => ": give another port, or port 0 for a free one",
+        io::ErrorKind::AddrNotAvailable => ": no interface of this host has the address",
+        io::ErrorKind::PermissionDenied => ": ports below 1024 need root",
+        _ => "",
+    })]
+    Listen {
+        /// What was given.
+        address: std::net::SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Metrics cannot be served.
+    #[error("metrics cannot be served: {0}")]
+    Serve(io::Error),
     /// The recording ended early; the file has what came before.
     #[error("{path}: {1}; the file is whole and has what was recorded until then", path = .0.display())]
     RecordedPart(PathBuf, String),
@@ -226,6 +248,28 @@ pub(crate) enum CliError {
     /// What was asked to look for was found.
     #[error("{0}")]
     Found(String),
+}
+
+/// Why a host cannot be followed: what is said of recordings, without the advice that is for them alone.
+fn followed(error: &stealtime_live::RecordError) -> String {
+    use stealtime_live::RecordError;
+    match error {
+        RecordError::NoRights { path } => {
+            let path = path.display();
+            format!("{path}: permission denied: it needs root: use `sudo`")
+        }
+        RecordError::NoInstances { path } => {
+            let path = path.display();
+            format!("{path}: the kernel has no tracing instances (Linux 3.10 has)")
+        }
+        RecordError::ReadOnly { path } => {
+            let path = path.display();
+            format!(
+                "{path}: tracefs is mounted read-only here, as in a container: use the host itself"
+            )
+        }
+        error => error.to_string(),
+    }
 }
 
 /// What an input is called.

@@ -12,6 +12,7 @@ mod progress;
 mod replayable;
 mod report;
 mod verb;
+mod watched;
 mod when;
 
 use std::process::ExitCode;

@@ -26,6 +26,7 @@ mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;
+mod top;
 mod trace_dat;
 mod trial;
 mod vmx;

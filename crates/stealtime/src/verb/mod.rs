@@ -12,6 +12,7 @@ mod fit;
 mod help_markdown;
 mod import;
 mod knobs;
+mod metrics;
 mod pick;
 mod record;
 mod reproduce;
@@ -20,6 +21,7 @@ mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;
+mod top;
 mod trial;
 mod whatif;
 
@@ -31,6 +33,8 @@ use crate::error::CliError;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Record(record::Record),
+    Top(top::Top),
+    Metrics(metrics::Metrics),
     Analyze(Box<analyze::Analyze>),
     Diff(diff::Diff),
     Export(Box<export::Export>),
@@ -59,6 +63,8 @@ impl Verb {
     pub(crate) fn run(self) -> Result<(), CliError> {
         match self {
             Self::Record(verb) => verb.run(),
+            Self::Top(verb) => verb.run(),
+            Self::Metrics(verb) => verb.run(),
             Self::Analyze(verb) => verb.run(),
             Self::Diff(verb) => verb.run(),
             Self::Export(verb) => verb.run(),

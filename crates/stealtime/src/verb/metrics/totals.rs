@@ -1,0 +1,138 @@
+//! Sums over all samples, by VM.
+
+use std::collections::BTreeMap;
+
+use stealtime_collector::{Classes, Sample, Times, Vm};
+
+use crate::watched::{Cost, VmFacts};
+
+/// Exit reasons of a VM that are kept apart; further ones are [`OTHERS`].
+const MAX_REASONS: usize = 64;
+/// Longest value of a label, in characters.
+const MAX_LABEL: usize = 200;
+/// A VM that no sample had for so long, in ns of the trace's clock, has ended.
+const GONE_NS: u64 = 600_000_000_000;
+/// The name of what is not kept apart.
+const OTHERS: &str = "(others)";
+
+/// Labels of a VM: names and values.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// Sums of one VM.
+#[derive(Debug, Clone, Default)]
+pub(super) struct VmTotals {
+    pub(super) labels: Labels,
+    /// The manager, and the process.
+    pub(super) manager: String,
+    pub(super) pid: Option<i32>,
+    /// vCPUs in the latest sample.
+    pub(super) vcpus: u64,
+    pub(super) times: Times,
+    pub(super) wakeups: Classes,
+    pub(super) stalls: Classes,
+    /// Numbers of exits and their time in ns, by reason.
+    pub(super) exits: BTreeMap<String, (u64, u64)>,
+    /// End of the latest sample that has it, in ns.
+    seen: u64,
+}
+
+/// Sums of a host.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Totals {
+    /// By the VM's name.
+    pub(super) vms: BTreeMap<String, VmTotals>,
+    /// Time of the host's CPUs with vCPU threads, other tasks, and without any, in ns.
+    pub(super) cpu_ns: [u64; 3],
+    pub(super) cpus: u64,
+    pub(super) events: u64,
+    pub(super) lost: u64,
+    pub(super) lost_gaps: u64,
+    pub(super) samples: u64,
+    pub(super) partial: u64,
+    /// CPU time of this process, in ns.
+    pub(super) collector_ns: Option<u64>,
+    max_vms: usize,
+}
+
+impl Totals {
+    /// No sums yet, of so many VMs at most.
+    pub(super) fn new(max_vms: usize) -> Self {
+        Self {
+            max_vms,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a sample. `facts` knows the VMs of processes.
+    pub(super) fn add<'f>(
+        &mut self,
+        sample: &Sample,
+        cost: &Cost,
+        facts: impl Fn(i32) -> Option<&'f VmFacts>,
+    ) {
+        self.vms.values_mut().for_each(|totals| totals.vcpus = 0);
+        for vm in &sample.vms {
+            self.add_vm(vm, sample.end_ns, vm.pid.and_then(&facts));
+        }
+        let end = sample.end_ns;
+        self.vms
+            .retain(|_, vm| end.saturating_sub(vm.seen) <= GONE_NS);
+        for cpu in &sample.cpus {
+            let parts = [cpu.vcpu_ns, cpu.other_ns, cpu.idle_ns];
+            let sums = self.cpu_ns.iter_mut().zip(parts);
+            sums.for_each(|(sum, ns)| *sum += ns);
+        }
+        self.cpus = sample.cpus.len() as u64;
+        self.events += sample.events;
+        self.lost += sample.lost;
+        self.lost_gaps += sample.lost_gaps;
+        self.samples += 1;
+        self.partial += u64::from(sample.partial);
+        if let Some(ns) = cost.cpu_ns {
+            *self.collector_ns.get_or_insert(0) += ns;
+        }
+    }
+
+    fn add_vm(&mut self, vm: &Vm, end: u64, facts: Option<&VmFacts>) {
+        let is_kept = self.vms.contains_key(&vm.vm) || self.vms.len() < self.max_vms;
+        let key = if is_kept { vm.vm.as_str() } else { OTHERS };
+        let totals = self.vms.entry(key.to_owned()).or_default();
+        totals.seen = end;
+        totals.vcpus += vm.vcpus.iter().filter(|vcpu| !vcpu.has_ended).count() as u64;
+        totals.labels = vec![("vm", shortened(key))];
+        if let Some(facts) = facts.filter(|_| is_kept) {
+            let named = [
+                ("domain", &facts.domain),
+                ("namespace", &facts.namespace),
+                ("pod", &facts.pod),
+            ];
+            for (label, value) in named {
+                totals
+                    .labels
+                    .extend(value.iter().map(|value| (label, shortened(value))));
+            }
+            totals.manager.clone_from(&facts.manager);
+        }
+        totals.pid = vm.pid.filter(|_| is_kept);
+        totals.times.add(&vm.times);
+        totals.wakeups.add(&vm.wakeup_classes);
+        totals.stalls.add(&vm.stall_classes);
+        for row in &vm.exits_by_reason {
+            let has_room =
+                totals.exits.contains_key(&row.reason) || totals.exits.len() < MAX_REASONS;
+            let reason = if has_room {
+                row.reason.as_str()
+            } else {
+                OTHERS
+            };
+            let sums = totals.exits.entry(reason.to_owned()).or_default();
+            sums.0 += row.count;
+            sums.1 += row.ns;
+        }
+    }
+}
+
+/// A label's value, cut to its longest length.
+fn shortened(value: &str) -> String {
+    value.chars().take(MAX_LABEL).collect()
+}

@@ -1,0 +1,129 @@
+//! Samples as text or JSON lines.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stealtime_collector::Sample;
+
+use super::view::{self, Column, Shape};
+use crate::error::CliError;
+use crate::output;
+use crate::watched::{Cost, ROUND, Watched};
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Line<'s> {
+    #[serde(flatten)]
+    sample: &'s Sample,
+    collector: Cost,
+}
+
+/// Writes samples until `duration` is over, the recording ends, or Ctrl-C.
+pub(super) fn run(
+    watched: &mut Watched,
+    shape: &Shape,
+    duration: Option<Duration>,
+    limit: usize,
+    is_json: bool,
+) -> Result<(), CliError> {
+    let stop = output::stop_by_interrupt();
+    let began = Instant::now();
+    let mut first = None;
+    loop {
+        let goes_on = watched.poll()?;
+        while let Some((mut sample, cost)) = watched.sample() {
+            let first = *first.get_or_insert(sample.start_ns);
+            write(&mut sample, cost, shape, limit, is_json)?;
+            // By the trace's clock: the last sample is whole, however late it comes.
+            let shown = Duration::from_nanos(sample.end_ns.saturating_sub(first));
+            if duration.is_some_and(|duration| shown >= duration) {
+                return Ok(());
+            }
+        }
+        // A host without events has no samples.
+        let patience = Duration::from_secs(10);
+        let is_late = duration.is_some_and(|limit| began.elapsed() > limit + patience);
+        if !goes_on || stop.load(Ordering::Relaxed) || is_late && watched.is_timed() {
+            return Ok(());
+        }
+        if watched.is_timed() {
+            std::thread::sleep(ROUND);
+        }
+    }
+}
+
+fn write(
+    sample: &mut Sample,
+    collector: Cost,
+    shape: &Shape,
+    limit: usize,
+    is_json: bool,
+) -> Result<(), CliError> {
+    if !is_json {
+        let text = text(sample, &collector, shape, limit);
+        return output::to_stdout(|writer| writer.write_all(text.as_bytes()));
+    }
+    let shown: Vec<i32> = view::vms(sample, shape)
+        .iter()
+        .map(|vm| first_tid(vm))
+        .collect();
+    let position =
+        |vm: &stealtime_collector::Vm| shown.iter().position(|&tid| tid == first_tid(vm));
+    sample.vms.retain(|vm| position(vm).is_some());
+    sample.vms.sort_by_key(position);
+    let line = Line { sample, collector };
+    let mut text = serde_json::to_string(&line).unwrap_or_default();
+    text.push('\n');
+    output::to_stdout(|writer| writer.write_all(text.as_bytes()))
+}
+
+fn first_tid(vm: &stealtime_collector::Vm) -> i32 {
+    vm.vcpus.first().map_or(0, |vcpu| vcpu.tid)
+}
+
+/// A sample as a table.
+fn text(sample: &Sample, cost: &Cost, shape: &Shape, limit: usize) -> String {
+    let mut text = format!(
+        "{:.2} s: {}\n{}\n",
+        sample.length_ns() as f64 / 1e9,
+        view::summary(sample, cost),
+        view::cpus(sample)
+    );
+    let rows = view::rows(sample, shape);
+    let vms = rows.iter().filter(|row| !row.is_vcpu).count();
+    let mut begun = 0;
+    let is_shown = |row: &&view::Row| {
+        begun += usize::from(!row.is_vcpu);
+        begun <= limit
+    };
+    let shown: Vec<&view::Row> = rows.iter().filter(is_shown).collect();
+    let widths = Column::ALL.map(|column| {
+        let cells = shown
+            .iter()
+            .map(|row| row.cells[column as usize].chars().count());
+        cells
+            .chain([column.title().chars().count()])
+            .max()
+            .unwrap_or(0)
+    });
+    let titles = Column::ALL.map(|column| column.title().to_owned());
+    for cells in std::iter::once(&titles).chain(shown.iter().map(|row| &row.cells)) {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            // A String takes any text.
+            let _ = match column {
+                0 => write!(line, "{cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    if vms > limit {
+        text.push_str(&format!("and {} VMs more: --top {vms}\n", vms - limit));
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,336 @@
+//! From a sample to the rows of a table, for text and for the screen.
+
+use clap::ValueEnum;
+use stealtime_collector::{Sample, Stall, Times, Vcpu, Vm, Wakeups};
+use stealtime_report::{count, escape};
+
+use crate::watched::Cost;
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Column {
+    /// The VM's name
+    Name,
+    /// Number of vCPUs
+    Vcpus,
+    /// In the guest
+    Guest,
+    /// Handling exits, in KVM or in the VMM
+    Exits,
+    /// Polling for a wakeup
+    Poll,
+    /// Waiting for a CPU: steal
+    Ready,
+    /// Of that: the VM's bandwidth is used up
+    Throttled,
+    /// Halted or asleep
+    Halt,
+    /// 99th percentile of wakeup latency
+    Wakeup,
+    /// The longest wait for a CPU
+    Stall,
+    /// Exits a second
+    Rate,
+}
+
+impl Column {
+    /// All, from left to right.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Name,
+        Self::Vcpus,
+        Self::Guest,
+        Self::Exits,
+        Self::Poll,
+        Self::Ready,
+        Self::Throttled,
+        Self::Halt,
+        Self::Wakeup,
+        Self::Stall,
+        Self::Rate,
+    ];
+
+    /// Its title.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Name => "VM",
+            Self::Vcpus => "vCPUs",
+            Self::Guest => "guest",
+            Self::Exits => "exits",
+            Self::Poll => "poll",
+            Self::Ready => "ready",
+            Self::Throttled => "throttled",
+            Self::Halt => "halted",
+            Self::Wakeup => "wakeup p99",
+            Self::Stall => "longest wait",
+            Self::Rate => "exits/s",
+        }
+    }
+
+    /// Its width on the screen, in cells; of the first the least.
+    pub(crate) const fn width(self) -> u16 {
+        match self {
+            Self::Name => 16,
+            Self::Vcpus => 5,
+            Self::Guest | Self::Exits | Self::Poll | Self::Ready | Self::Halt => 6,
+            Self::Throttled => 9,
+            Self::Wakeup => 10,
+            Self::Stall => 12,
+            Self::Rate => 9,
+        }
+    }
+}
+
+/// What of a sample is shown, and in which order.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) sort: Column,
+    pub(crate) reverse: bool,
+    /// A part of the names of VMs.
+    pub(crate) filter: String,
+    pub(crate) vcpus: bool,
+}
+
+/// A row: a VM, or a vCPU below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// The VM's name as it is, to find it again.
+    pub(crate) vm: String,
+    /// Text of each column, safe for a terminal.
+    pub(crate) cells: [String; Column::ALL.len()],
+    pub(crate) is_vcpu: bool,
+    /// Share of its time that it waits for a CPU, in per mille.
+    pub(crate) ready: u64,
+}
+
+/// Parts of a whole in per mille.
+fn per_mille(part: u64, whole: u64) -> u64 {
+    let share = u128::from(part) * 1000 / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let share = 100.0 * part as f64 / whole.max(1) as f64;
+    format!("{share:.1}%")
+}
+
+/// A time in ns with three digits and a unit.
+pub(crate) fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0 => return "-".to_owned(),
+        ns if ns < 1_000 => return format!("{ns} ns"),
+        ns if ns < 999_500 => (ns as f64 / 1e3, "us"),
+        ns if ns < 999_500_000 => (ns as f64 / 1e6, "ms"),
+        ns => (ns as f64 / 1e9, "s"),
+    };
+    match value {
+        value if value < 9.995 => format!("{value:.2} {unit}"),
+        value if value < 99.95 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
+    }
+}
+
+/// Events in `length` ns as a rate a second.
+fn rate(events: u64, length: u64) -> String {
+    let rate = u128::from(events) * 1_000_000_000 / u128::from(length.max(1));
+    count(u64::try_from(rate).unwrap_or(u64::MAX))
+}
+
+/// What shares and rates are of, in ns.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Time of all vCPUs.
+    whole: u64,
+    /// The interval.
+    length: u64,
+}
+
+fn cells(
+    titles: [String; 2],
+    times: &Times,
+    share: Share,
+    wakeups: &Wakeups,
+    stall_ns: u64,
+) -> [String; Column::ALL.len()] {
+    let [name, vcpus] = titles;
+    let Share { whole, length } = share;
+    [
+        name,
+        vcpus,
+        percent(times.guest_ns, whole),
+        percent(times.exit_ns, whole),
+        percent(times.poll_ns, whole),
+        percent(times.ready_ns, whole),
+        percent(times.ready.throttled, whole),
+        percent(times.halt_ns, whole),
+        time(wakeups.p99_ns),
+        time(stall_ns),
+        rate(times.exits, length),
+    ]
+}
+
+fn stall_of(vm: &Vm) -> u64 {
+    vm.vcpus.iter().map(|vcpu| vcpu.stall_ns).max().unwrap_or(0)
+}
+
+/// The VMs that are shown, in their order.
+pub(crate) fn vms<'s>(sample: &'s Sample, shape: &Shape) -> Vec<&'s Vm> {
+    let filter = shape.filter.to_lowercase();
+    let is_shown = |vm: &&Vm| vm.vm.to_lowercase().contains(&filter);
+    let mut vms: Vec<&Vm> = sample.vms.iter().filter(is_shown).collect();
+    vms.sort_by(|a, b| a.vm.cmp(&b.vm));
+    let share = |part: u64, vm: &Vm| per_mille(part, vm.vcpus.len() as u64 * sample.length_ns());
+    let key = |vm: &Vm| match shape.sort {
+        Column::Name => 0,
+        Column::Vcpus => vm.vcpus.len() as u64,
+        Column::Guest => share(vm.times.guest_ns, vm),
+        Column::Exits => share(vm.times.exit_ns, vm),
+        Column::Poll => share(vm.times.poll_ns, vm),
+        Column::Ready => share(vm.times.ready_ns, vm),
+        Column::Throttled => share(vm.times.ready.throttled, vm),
+        Column::Halt => share(vm.times.halt_ns, vm),
+        Column::Wakeup => vm.wakeups.p99_ns,
+        Column::Stall => stall_of(vm),
+        Column::Rate => vm.times.exits,
+    };
+    vms.sort_by_key(|vm| std::cmp::Reverse(key(vm)));
+    if shape.reverse {
+        vms.reverse();
+    }
+    vms
+}
+
+/// The rows of the table.
+pub(crate) fn rows(sample: &Sample, shape: &Shape) -> Vec<Row> {
+    let length = sample.length_ns();
+    let mut rows = Vec::new();
+    for vm in vms(sample, shape) {
+        let whole = vm.vcpus.len() as u64 * length;
+        let guess = if vm.guessed { "?" } else { "" };
+        let name = format!("{}{guess}", escape::short(&escape::terminal(&vm.vm), 40));
+        let titles = [name, vm.vcpus.len().to_string()];
+        rows.push(Row {
+            vm: vm.vm.clone(),
+            cells: cells(
+                titles,
+                &vm.times,
+                Share { whole, length },
+                &vm.wakeups,
+                stall_of(vm),
+            ),
+            is_vcpu: false,
+            ready: per_mille(vm.times.ready_ns, whole),
+        });
+        if shape.vcpus {
+            rows.extend(vm.vcpus.iter().map(|vcpu| vcpu_row(vm, vcpu, length)));
+        }
+    }
+    rows
+}
+
+/// The row of a vCPU.
+pub(crate) fn vcpu_row(vm: &Vm, vcpu: &Vcpu, length: u64) -> Row {
+    let number = match vcpu.vcpu {
+        u32::MAX => "?".to_owned(),
+        number => number.to_string(),
+    };
+    let ended = if vcpu.has_ended { " ended" } else { "" };
+    let titles = [format!("  vCPU {number}{ended}"), String::new()];
+    Row {
+        vm: vm.vm.clone(),
+        cells: cells(
+            titles,
+            &vcpu.times,
+            Share {
+                whole: length,
+                length,
+            },
+            &vcpu.wakeups,
+            vcpu.stall_ns,
+        ),
+        is_vcpu: true,
+        ready: per_mille(vcpu.times.ready_ns, length),
+    }
+}
+
+/// A line on the interval: its events, losses and cost.
+pub(crate) fn summary(sample: &Sample, cost: &Cost) -> String {
+    let lost = match (sample.lost, sample.lost_gaps) {
+        (0, 0) if sample.partial => "PARTIAL: a gap without events".to_owned(),
+        (0, 0) => "none lost".to_owned(),
+        (lost, 0) => format!("PARTIAL: {} lost", count(lost)),
+        (lost, _) => format!("PARTIAL: {} lost and more", count(lost)),
+    };
+    let length = sample.length_ns();
+    let cost = cost.cpu_ns.map_or_else(String::new, |ns| {
+        format!(", collecting took {} of a CPU", percent(ns, length))
+    });
+    let vcpus: usize = sample.vms.iter().map(|vm| vm.vcpus.len()).sum();
+    format!(
+        "{} VMs, {vcpus} vCPUs; {} events/s, {lost}{cost}",
+        sample.vms.len(),
+        rate(sample.events, length)
+    )
+}
+
+/// A line on the host's CPUs.
+pub(crate) fn cpus(sample: &Sample) -> String {
+    let sum = |part: fn(&stealtime_collector::Cpu) -> u64| sample.cpus.iter().map(part).sum();
+    let whole = sample.cpus.len() as u64 * sample.length_ns();
+    let (vcpu, tasks): (u64, u64) = (sum(|cpu| cpu.vcpu_ns), sum(|cpu| cpu.other_ns));
+    let (idle, waiting): (u64, u64) = (sum(|cpu| cpu.idle_ns), sum(|cpu| cpu.waiting_ns));
+    format!(
+        "{} CPUs: vCPU threads {}, other tasks {}, idle {}; {:.2} vCPUs wait on average",
+        sample.cpus.len(),
+        percent(vcpu, whole),
+        percent(tasks, whole),
+        percent(idle, whole),
+        waiting as f64 / sample.length_ns().max(1) as f64
+    )
+}
+
+/// A line on a wait for a CPU. `now` is the end of the latest sample, in ns.
+pub(crate) fn stall(stall: &Stall, now: u64) -> String {
+    let occupant = escape::terminal(&stall.who);
+    let cause = stealtime_analysis::answers::cause_in_words(stall.cause);
+    let cause = match occupant.is_empty() {
+        true => cause.to_owned(),
+        false => format!("{cause}: {occupant}"),
+    };
+    let end = stall.start_ns.saturating_add(stall.ns);
+    let age = match stall.goes_on {
+        true => "still waits".to_owned(),
+        false => format!("{:.1} s ago", now.saturating_sub(end) as f64 / 1e9),
+    };
+    format!(
+        "{:>8}  vCPU {:<3} CPU {:<3} {:9}  {cause}  ({age})",
+        time(stall.ns),
+        stall.vcpu,
+        stall.cpu,
+        stall.kind
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        let shown = [
+            0,
+            7,
+            1_234,
+            56_789,
+            999_499,
+            999_500,
+            12_345_678,
+            1_500_000_000,
+        ];
+        assert_eq!(
+            shown.map(time),
+            [
+                "-", "7 ns", "1.23 us", "56.8 us", "999 us", "1.00 ms", "12.3 ms", "1.50 s"
+            ]
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Samples of this host as it runs, or of a recording.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stealtime_collector::{Collector, KnownVm, Sample};
+use stealtime_events::Event;
+use stealtime_host::{Manager, Snapshot};
+use stealtime_live::Follower;
+use stealtime_trace::EventSource;
+
+use crate::error::CliError;
+use crate::output;
+
+/// Time between rounds over the buffers of all CPUs: they hold seconds.
+pub(crate) const ROUND: Duration = Duration::from_millis(50);
+/// Shortest time between snapshots of the host, which cost some 100 ms of CPU time on a large one.
+const SNAPSHOTS: Duration = Duration::from_secs(5);
+
+/// What the host knows of a VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct VmFacts {
+    /// Its name.
+    pub(crate) name: String,
+    /// What runs it, as in a snapshot.
+    pub(crate) manager: String,
+    /// Its name in libvirt.
+    pub(crate) domain: Option<String>,
+    pub(crate) pod: Option<String>,
+    pub(crate) namespace: Option<String>,
+}
+
+/// What collecting has cost in one interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Cost {
+    /// CPU time of this process, in ns; `None`: of a recording.
+    pub(crate) cpu_ns: Option<u64>,
+}
+
+/// Where samples come from.
+pub(crate) struct Watched {
+    feed: Feed,
+    collector: Collector,
+    facts: Facts,
+    cost: Cost,
+    cpu_before: Duration,
+}
+
+enum Feed {
+    Host(Box<Follower>),
+    Recording(Replay),
+}
+
+/// A recording that is read as if it happened.
+struct Replay {
+    source: Box<dyn EventSource>,
+    /// An event that is not due yet.
+    next: Option<Event>,
+    /// Time of the first event, in ns of its clock.
+    first: Option<u64>,
+    /// When the reading began, if it goes at the recording's own pace.
+    began: Option<Instant>,
+    is_over: bool,
+}
+
+impl Watched {
+    /// This host, with a sample each `interval`.
+    pub(crate) fn host(interval: Duration, buffer_kb: Option<u64>) -> Result<Self, CliError> {
+        let mut warn = |text: &str| output::note(&format!("stealtime: {text}"));
+        let follower = Follower::start(None, buffer_kb, &mut warn).map_err(CliError::Follow)?;
+        for missing in follower.missing() {
+            warn(&format!(
+                "without {}: {} ({})",
+                missing.events.join(" "),
+                missing.without,
+                missing.reason.text()
+            ));
+        }
+        let mut watched = Self::new(Feed::Host(Box::new(follower)), interval);
+        watched.facts.read();
+        Ok(watched)
+    }
+
+    /// A recording; at its own pace if it is shown on a screen.
+    pub(crate) fn recording(
+        path: &Path,
+        interval: Duration,
+        is_paced: bool,
+    ) -> Result<Self, CliError> {
+        let source = stealtime_trace::open(path).map_err(CliError::Open)?;
+        let snapshot = source.info().snapshot.as_deref().map(Snapshot::from_json);
+        let replay = Replay {
+            source,
+            next: None,
+            first: None,
+            began: is_paced.then(Instant::now),
+            is_over: false,
+        };
+        let mut watched = Self::new(Feed::Recording(replay), interval);
+        match snapshot {
+            Some(Ok(snapshot)) => watched.facts.learn(&snapshot, &mut watched.collector),
+            Some(Err(error)) => output::note(&format!(
+                "stealtime: the host's snapshot in the recording is not used: {error}"
+            )),
+            None => {}
+        }
+        Ok(watched)
+    }
+
+    fn new(feed: Feed, interval: Duration) -> Self {
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            feed,
+            collector: Collector::new(interval_ns),
+            facts: Facts::default(),
+            cost: Cost::default(),
+            cpu_before: Duration::ZERO,
+        }
+    }
+
+    /// Takes the events that are due. Returns whether more may come.
+    pub(crate) fn poll(&mut self) -> Result<bool, CliError> {
+        match &mut self.feed {
+            Feed::Host(follower) => {
+                let collector = &mut self.collector;
+                let limit = follower
+                    .round(|event, names| collector.event(event, names))
+                    .map_err(CliError::Follow)?;
+                collector.advance(limit, follower.names());
+                self.facts.refresh(collector);
+                Ok(true)
+            }
+            Feed::Recording(replay) => replay.poll(&mut self.collector),
+        }
+    }
+
+    /// Whether the events come by themselves, so that there is a time to wait between polls.
+    pub(crate) const fn is_timed(&self) -> bool {
+        match &self.feed {
+            Feed::Host(_) => true,
+            Feed::Recording(replay) => replay.began.is_some(),
+        }
+    }
+
+    /// The next sample, and what collecting it has cost.
+    pub(crate) fn sample(&mut self) -> Option<(Sample, Cost)> {
+        let sample = self.collector.next_sample()?;
+        if let Feed::Host(follower) = &self.feed {
+            let now = follower.cpu_time();
+            let spent = now.saturating_sub(std::mem::replace(&mut self.cpu_before, now));
+            self.cost.cpu_ns = u64::try_from(spent.as_nanos()).ok();
+        }
+        Some((sample, self.cost))
+    }
+
+    /// What the host knows of the VM of a process.
+    pub(crate) fn facts(&self, pid: i32) -> Option<&VmFacts> {
+        self.facts.by_pid.get(&pid)
+    }
+
+    /// Ends it: the host is left as it was.
+    pub(crate) fn stop(self) {
+        if let Feed::Host(follower) = self.feed
+            && let Err(error) = follower.stop()
+        {
+            output::note(&format!(
+                "stealtime: {error}; the next start of stealtime removes it"
+            ));
+        }
+    }
+}
+
+impl Replay {
+    fn poll(&mut self, collector: &mut Collector) -> Result<bool, CliError> {
+        /// Events between looks at the samples, without a pace.
+        const BATCH: usize = 1 << 14;
+        if self.is_over {
+            return Ok(false);
+        }
+        let due = self.began.zip(self.first).map(|(began, first)| {
+            let elapsed = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            first.saturating_add(elapsed)
+        });
+        for _ in 0..BATCH {
+            let event = match self.next.take() {
+                Some(event) => Some(event),
+                None => self.source.next_event().map_err(CliError::Open)?,
+            };
+            let Some(event) = event else {
+                self.is_over = true;
+                collector.finish(self.source.names());
+                return Ok(false);
+            };
+            if event.kind.is_host_event() {
+                self.first.get_or_insert(event.time_ns);
+                if due.is_some_and(|due| event.time_ns > due) {
+                    self.next = Some(event);
+                    return Ok(true);
+                }
+            }
+            collector.event(&event, self.source.names());
+        }
+        Ok(true)
+    }
+}
+
+/// Names and labels of VMs, read in a thread of its own when a VM without a name shows up.
+#[derive(Default)]
+struct Facts {
+    by_pid: BTreeMap<i32, VmFacts>,
+    /// Processes that a snapshot has been read for.
+    tried: BTreeSet<i32>,
+    reading: Option<Receiver<Snapshot>>,
+    latest: Option<Instant>,
+}
+
+impl Facts {
+    /// Begins to read the host.
+    fn read(&mut self) {
+        let (sender, receiver) = channel();
+        let read = move || {
+            if let Ok(snapshot) = Snapshot::read(Path::new("/")) {
+                // The collector may have ended meanwhile.
+                let _ = sender.send(snapshot);
+            }
+        };
+        self.latest = Some(Instant::now());
+        let thread = std::thread::Builder::new().name("names of VMs".to_owned());
+        self.reading = thread.spawn(read).ok().map(|_| receiver);
+    }
+
+    fn refresh(&mut self, collector: &mut Collector) {
+        match self.reading.as_ref().map(Receiver::try_recv) {
+            Some(Ok(snapshot)) => {
+                self.reading = None;
+                self.learn(&snapshot, collector);
+            }
+            Some(Err(TryRecvError::Disconnected)) => self.reading = None,
+            Some(Err(TryRecvError::Empty)) => {}
+            None => {
+                let unnamed = collector.unnamed();
+                let is_due = self.latest.is_none_or(|time| time.elapsed() >= SNAPSHOTS);
+                if is_due && !unnamed.is_subset(&self.tried) {
+                    self.tried = unnamed;
+                    self.read();
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, snapshot: &Snapshot, collector: &mut Collector) {
+        self.by_pid.clear();
+        let mut known = Vec::new();
+        for vm in snapshot.all_vms() {
+            let is_libvirt = matches!(
+                vm.manager,
+                Manager::Libvirt | Manager::Openstack | Manager::Kubevirt
+            );
+            self.by_pid
+                .entry(vm.process.pid)
+                .or_insert_with(|| VmFacts {
+                    name: vm.name.clone(),
+                    manager: manager(vm.manager),
+                    domain: vm.id.clone().filter(|_| is_libvirt),
+                    pod: vm.pod.clone(),
+                    namespace: vm.namespace.clone(),
+                });
+            known.push(KnownVm {
+                name: vm.name.clone(),
+                pid: vm.process.pid,
+                threads: vm.threads.iter().map(|thread| thread.tid).collect(),
+            });
+        }
+        collector.set_vms(&known);
+    }
+}
+
+/// The manager's name in snapshots.
+fn manager(manager: Manager) -> String {
+    let value = serde_json::to_value(manager).ok();
+    let name = value
+        .as_ref()
+        .and_then(|value| value.as_str())
+        .unwrap_or("");
+    name.to_owned()
+}

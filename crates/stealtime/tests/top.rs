@@ -1,0 +1,129 @@
+//! `stealtime top` and `stealtime metrics` of recordings: what they write, and what they refuse.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::common::{run, stealtime};
+
+const RECORDING: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/data/live/quotas/trace.dat.zst"
+);
+
+#[test]
+fn samples_are_text_or_lines_of_json() {
+    let top = ["top", "--batch", "--replay", RECORDING, "--for", "2s"];
+    let (status, out, error) = run(&mut stealtime(&top));
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    assert_eq!(out.matches("CPUs: vCPU threads").count(), 2, "{out}");
+    insta::assert_snapshot!("top_batch", out.split_once("\n\n").expect("two samples").0);
+
+    let json = ["top", "--replay", RECORDING, "--json", "--filter", "WEB"];
+    let (status, out, error) = run(&mut stealtime(&json));
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    let lines: Result<Vec<serde_json::Value>, _> = out.lines().map(serde_json::from_str).collect();
+    let lines = lines.expect("JSON");
+    assert!(lines.len() >= 5, "{}", lines.len());
+    for line in &lines {
+        assert_eq!(line["vms"].as_array().map(Vec::len), Some(1));
+        assert_eq!(line["vms"][0]["vm"], "web");
+        assert_eq!(line["partial"], false);
+        assert!(line["collector"]["cpu_ns"].is_null());
+    }
+}
+
+#[test]
+fn a_file_has_the_metrics_of_a_recording() {
+    let metrics = [
+        "metrics",
+        "--replay",
+        RECORDING,
+        "--textfile",
+        "-",
+        "--max-vms",
+        "2",
+    ];
+    let (status, out, error) = run(&mut stealtime(&metrics));
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    for line in [
+        "# TYPE stealtime_vcpu_seconds_total counter",
+        "# TYPE stealtime_wakeup_latency_seconds histogram",
+        "stealtime_stall_seconds_bucket{vm=\"db\",le=\"0.01\"} ",
+        "stealtime_ready_seconds_total{vm=\"(others)\",cause=\"throttled\"} ",
+        "stealtime_collector_lost_events_total 0",
+        "stealtime_collector_partial_samples_total 0",
+    ] {
+        assert!(
+            out.lines().any(|found| found.starts_with(line)),
+            "{line}\n{out}"
+        );
+    }
+    assert!(!out.contains("stealtime_collector_cpu_seconds"), "{out}");
+}
+
+#[test]
+fn a_page_is_served_while_another_scraper_hangs() {
+    let metrics = ["metrics", "--replay", RECORDING, "--listen", "127.0.0.1:0"];
+    let mut child = stealtime(&metrics)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let line = lines.next().expect("a line").expect("UTF-8");
+    let address = line.strip_prefix("metrics: http://").expect(&line);
+    let address = address.strip_suffix("/metrics").expect(&line);
+    let connect = || TcpStream::connect(address).expect("a connection");
+    let mut hanging = connect();
+    hanging.write_all(b"GET /met").expect("a part");
+    let began = Instant::now();
+    let page = || {
+        let mut stream = connect();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            .expect("a request");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    };
+    // The recording is read meanwhile.
+    let mut text = page();
+    while !text.contains("vm=\"web\"") && began.elapsed() < Duration::from_secs(4) {
+        std::thread::sleep(Duration::from_millis(20));
+        text = page();
+    }
+    assert!(
+        text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("stealtime_exits_total{vm=\"web\",reason=\"interrupt\"} "),
+        "{text}"
+    );
+    child.kill().expect("it ends");
+    child.wait().expect("it has ended");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    for (arguments, message) in [
+        (
+            vec!["metrics", "--replay", RECORDING, "--listen", &address],
+            "give another port, or port 0 for a free one",
+        ),
+        (vec!["metrics"], "--listen <ADDRESS:PORT>"),
+        (
+            vec!["top", "--interval", "5ms"],
+            "an interval is 100ms at least",
+        ),
+        (vec!["top", "--for", "ten"], "not a length of time"),
+        (vec!["top", "--replay", "no-such-file"], "no-such-file"),
+    ] {
+        let (status, _, error) = run(&mut stealtime(&arguments));
+        assert_eq!(status, Some(2), "{arguments:?}");
+        assert!(error.contains(message), "{arguments:?}: {error}");
+    }
+}

@@ -1,0 +1,67 @@
+# `stealtime top` next to `stealtime record` of the same seconds, `metrics` and its bad input. Runs in the nested
+# host; scripts/live/compare-top compares outside of it.
+. /test/lib.sh
+few_symbols
+hold_patches
+mkdir -p /out/top
+ifconfig lo up
+
+# expect NAME COMMAND...: a case is right if the command succeeds.
+expect() {
+    name=$1; shift
+    if "$@"; then say "ok: $name"; else say "FAILED: $name"; fi
+}
+instances() { ls $T/instances | grep -c '^stealtime-'; }
+await() { for _ in $(seq 150); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
+traces() { [ "$(cat $T/instances/stealtime-*/tracing_on 2>/dev/null | grep -c 1)" = "$1" ]; }
+
+group vms/web cpu.max='40000 100000'; group vms/db; group vms/batch cpu.weight=50
+vm web vms/web 2 hog:1:100000
+vm db vms/db 2 timer:10000:500000
+vm batch vms/batch 1 request:10000:300000
+sleep 2
+
+say "top beside record"
+$STEALTIME record -o /out/top/trace.dat --seconds 120 >/out/top/record.txt 2>&1 & recorder=$!
+await traces 1
+sleep 0.5
+begin=$(cut -d' ' -f1 /proc/uptime)
+$STEALTIME top --format json --for 6s >/out/top/samples.jsonl 2>/out/top/top.txt
+expect "top ends well" [ $? = 0 ]
+end=$(cut -d' ' -f1 /proc/uptime)
+sleep 0.5
+kill -TERM $recorder; wait $recorder
+say "top took $begin to $end; $(wc -l </out/top/samples.jsonl) samples"
+expect "six samples" [ "$(wc -l </out/top/samples.jsonl)" = 6 ]
+expect "no instance is left" [ "$(instances)" = 0 ]
+$STEALTIME top --batch --for 2s --vcpus --sort stall | tee /out/top/batch.txt
+
+say "metrics, with a scraper that hangs"
+$STEALTIME metrics --listen 127.0.0.1:9725 2>/out/top/metrics-log.txt & metrics=$!
+await traces 1
+sleep 3
+(printf 'GET /metr'; sleep 20) | nc 127.0.0.1 9725 >/dev/null & hanging=$!
+wget -q -O /out/top/metrics.txt http://127.0.0.1:9725/metrics
+expect "metrics are scraped" grep -q '^stealtime_ready_seconds_total{vm="web",cause="throttled"} [0-9]' /out/top/metrics.txt
+expect "they end as OpenMetrics does" [ "$(tail -1 /out/top/metrics.txt)" = '# EOF' ]
+expect "no event is lost" grep -q '^stealtime_collector_lost_events_total 0$' /out/top/metrics.txt
+$STEALTIME metrics --listen 127.0.0.1:9725 2>/out/top/in-use.txt
+expect "a port in use is an error" [ $? = 2 ]
+expect "its message says what to do" grep -q 'give another port' /out/top/in-use.txt
+grep Cap /proc/$metrics/status >/out/top/capabilities.txt
+expect "capabilities are dropped" grep -q 'CapEff:.*0000000000080004' /out/top/capabilities.txt
+
+say "VMs that come and go"
+for n in 1 2 3 4 5 6; do vm "short$n" '' 1 hog:1:1000; sleep 0.3; kill "$pid"; done
+sleep 2
+wget -q -O /out/top/metrics-2.txt http://127.0.0.1:9725/metrics
+expect "metrics go on" grep -q '^stealtime_vcpus{vm="db"} 2' /out/top/metrics-2.txt
+
+say "a collector that is killed"
+kill -9 $metrics; wait $metrics
+kill $hanging
+expect "its instance is left, and records nothing" [ "$(instances) $(cat $T/instances/stealtime-*/tracing_on)" = "1 0" ]
+$STEALTIME top --batch --for 1s >/dev/null 2>/out/top/after-kill.txt
+expect "the next start says that it removes it" grep -q 'removed a tracing instance' /out/top/after-kill.txt
+expect "no instance is left" [ "$(instances)" = 0 ]
+stop_vms
