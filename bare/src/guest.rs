@@ -32,7 +32,18 @@ pub enum Program {
     Pong = 5,
     /// Reports its TSC `count` times, after `work` rounds each. Every other report asks for another CPU.
     Clock = 6,
+    /// Does number `work` of what no guest may do ([`FORBIDDEN`]).
+    Forbidden = 7,
 }
+
+/// What the numbers mean.
+pub const FORBIDDEN: [&str; 5] = [
+    "a triple fault",
+    "a port",
+    "a write to the image",
+    "INVD",
+    "an invalid instruction",
+];
 
 /// What a guest and the host share. The guest's GS base points here.
 #[repr(C)]
@@ -148,6 +159,8 @@ pub extern "C" fn start(page: &'static Page) -> ! {
         ping(page);
     } else if program == Program::Clock as u32 {
         clock(page);
+    } else if program == Program::Forbidden as u32 {
+        forbidden(page);
     } else {
         pong(page);
     }
@@ -254,6 +267,20 @@ fn clock(page: &Page) {
         };
         // SAFETY: the host reads the registers, and changes none.
         unsafe { asm!("vmcall", in("rax") call, in("rcx") value) };
+    }
+}
+
+fn forbidden(page: &Page) {
+    let no_gates = [0u8; 10];
+    // SAFETY: none of these comes back: each leaves the guest for good, which is what the host has to show.
+    unsafe {
+        match page.work.load(SeqCst) {
+            0 => asm!("lidt [{}]", "ud2", in(reg) &raw const no_gates),
+            1 => asm!("out 0x80, al"),
+            2 => (start as *const () as *mut u8).write_volatile(0),
+            3 => asm!("invd"),
+            _ => asm!("ud2"),
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use crate::batches;
 use crate::clock;
 use crate::console::say;
 use crate::faults;
-use crate::guest::Program;
+use crate::guest::{FORBIDDEN, Program};
+use crate::host;
 use crate::phase::{self, Guest, Outcome, Phase, Poster};
 use crate::record;
 use crate::sched::Scheduling;
@@ -369,6 +370,45 @@ fn exits_table(phases: Vec<Phase>, machine: &Shared) {
     }
 }
 
+/// Guests that do what none may, and one with a timer. They end, and it goes on.
+fn forbidden(count: u64, machine: &Shared) {
+    let timer = ticks(
+        "forbidden",
+        Program::SpinTicks,
+        TimerPolicy::Off,
+        unposted(),
+        count,
+    );
+    let numbers = 0..FORBIDDEN.len() as u32;
+    let guests = numbers.map(|work| Guest {
+        work,
+        ..Guest::new(0, Program::Forbidden)
+    });
+    let guests: Vec<Guest> = guests.chain(timer.guests.iter().copied()).collect();
+    let phase = Phase {
+        ends_with: guests.len() as u32,
+        guests,
+        tick: 5_000,
+        housekeeping_tick: 0,
+        ..timer
+    };
+    let earlier_faults = host::FAULTS.load(Relaxed);
+    say!("forbidden: {}", FORBIDDEN.join(", "));
+    let outcome = phase::run(phase, machine);
+    let ended = host::FAULTS.load(Relaxed) - earlier_faults;
+    say!(
+        "forbidden: {ended} guests have ended, another had {} timers",
+        outcome.ticks
+    );
+    let expected = FORBIDDEN.len() as u64;
+    check(
+        ended == expected && outcome.ticks == count,
+        format_args!("{expected} guests must end, and {count} timers fire"),
+    );
+    // Those were meant to end.
+    host::FAULTS.store(earlier_faults, Relaxed);
+}
+
 /// Two guests of a VM that interrupt each other and spin, and two that compute, on one CPU.
 fn spinning(name: &'static str, yields: YieldKnobs, ple: bool, count: u64) -> Phase {
     let [ping, pong] = Guest::pair(count as u32);
@@ -586,7 +626,11 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
             halts_table(count, machine);
             shares_and_clocks(count, machine);
             batches::table(count, settings.cpus);
+            if settings.scenario == "smoke" {
+                forbidden(count, machine);
+            }
         }
+        "forbidden" => forbidden(count, machine),
         "notifications" => suppression_table(policies(count), machine),
         "shares" => shares_and_clocks(count, machine),
         "preempted-poster" => {
