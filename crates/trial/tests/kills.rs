@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stealtime_trial::{
-    Fate, Host, RunFolder, Session, Side, Target, Wanted, prepare, recover, watch,
+    Fate, Host, RunFolder, Session, Side, StoreError, Target, Wanted, prepare, recover, watch,
 };
 
 /// Names the folder of a child.
@@ -154,7 +154,14 @@ fn kill(child: &mut Child) {
 
 /// Waits for the lock, which the watchdog holds while it restores; then does what the next start does.
 fn next_start(folder: &Path) -> bool {
-    let run = RunFolder::open(&folder.join("run")).expect("the lock");
+    let begin = Instant::now();
+    let run = loop {
+        match RunFolder::open(&folder.join("run")) {
+            // A loaded machine starts a watchdog slowly.
+            Err(StoreError::Busy(_)) if begin.elapsed() < Duration::from_secs(120) => {}
+            run => break run.expect("the lock"),
+        }
+    };
     let host = Host::new(&folder.join("root"));
     recover(&host, &run).expect("a ledger").is_some()
 }

@@ -387,7 +387,7 @@ impl Try {
         if self.yes {
             return Ok(true);
         }
-        output::note_safe("Turn them? [y/N]");
+        output::note_safe("Make these changes in turns? [y/N]");
         let answer = answer()?;
         Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
     }

@@ -21,7 +21,7 @@ fn paragraph(output: &mut String, indent: &str, text: &str) {
 pub(super) fn plan(document: &TryDocument) -> String {
     let mut output = String::new();
     let host = document.host.as_deref().unwrap_or("this host");
-    let _ = writeln!(output, "To turn on {}:", escape::terminal(host));
+    let _ = writeln!(output, "Changes on {}:", escape::terminal(host));
     for turned in &document.turned {
         let line = format!(
             "{}: {}: {} -> {}",
