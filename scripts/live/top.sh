@@ -39,7 +39,7 @@ $STEALTIME top --batch --for 2s --vcpus --sort stall | tee /out/top/batch.txt
 say "metrics, with a scraper that hangs"
 $STEALTIME metrics --listen 127.0.0.1:9725 2>/out/top/metrics-log.txt & metrics=$!
 await traces 1
-sleep 3
+sleep 6
 (printf 'GET /metr'; sleep 20) | nc 127.0.0.1 9725 >/dev/null & hanging=$!
 wget -q -O /out/top/metrics.txt http://127.0.0.1:9725/metrics
 expect "metrics are scraped" grep -q '^stealtime_ready_seconds_total{vm="web",cause="throttled"} [0-9]' /out/top/metrics.txt

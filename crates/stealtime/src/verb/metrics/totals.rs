@@ -94,6 +94,10 @@ impl Totals {
     }
 
     fn add_vm(&mut self, vm: &Vm, end: u64, facts: Option<&VmFacts>) {
+        // Its sums from before its name was known.
+        let fallback = vm.pid.map(|pid| format!("pid{pid}"));
+        let fallback = fallback.filter(|fallback| *fallback != vm.vm);
+        let unnamed = fallback.and_then(|fallback| self.vms.remove(&fallback));
         let is_kept = self.vms.contains_key(&vm.vm) || self.vms.len() < self.max_vms;
         let key = if is_kept { vm.vm.as_str() } else { OTHERS };
         let totals = self.vms.entry(key.to_owned()).or_default();
@@ -114,6 +118,9 @@ impl Totals {
             totals.manager.clone_from(&facts.manager);
         }
         totals.pid = vm.pid.filter(|_| is_kept);
+        if let Some(unnamed) = unnamed {
+            totals.merge(&unnamed);
+        }
         totals.times.add(&vm.times);
         totals.wakeups.add(&vm.wakeup_classes);
         totals.stalls.add(&vm.stall_classes);
@@ -132,7 +139,78 @@ impl Totals {
     }
 }
 
+impl VmTotals {
+    /// Adds the sums of another.
+    fn merge(&mut self, added: &Self) {
+        self.times.add(&added.times);
+        self.wakeups.add(&added.wakeups);
+        self.stalls.add(&added.stalls);
+        for (reason, sums) in &added.exits {
+            let sum = self.exits.entry(reason.clone()).or_default();
+            sum.0 += sums.0;
+            sum.1 += sums.1;
+        }
+    }
+}
+
 /// A label's value, cut to its longest length.
 fn shortened(value: &str) -> String {
     value.chars().take(MAX_LABEL).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(name: &str, end_ns: u64) -> Sample {
+        let times = Times {
+            guest_ns: 10,
+            ..Times::default()
+        };
+        Sample {
+            end_ns,
+            vms: vec![Vm {
+                vm: name.to_owned(),
+                pid: Some(7),
+                times,
+                ..Vm::default()
+            }],
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn a_vm_keeps_its_sums_when_its_name_is_found() {
+        let mut totals = Totals::new(10);
+        for name in ["pid7", "pid7", "web"] {
+            totals.add(&sample(name, 1), &Cost::default(), |_| None);
+        }
+        let names: Vec<&String> = totals.vms.keys().collect();
+        assert_eq!(names, ["web"]);
+        assert_eq!(totals.vms["web"].times.guest_ns, 30);
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded() {
+        let mut totals = Totals::new(2);
+        for number in 0..100 {
+            let mut sample = sample(&format!("vm{number}"), 1);
+            sample.vms[0].pid = None;
+            sample.vms[0].exits_by_reason = (0..10)
+                .map(|reason| stealtime_collector::Exits {
+                    reason: format!("{number}-{reason}"),
+                    count: 1,
+                    ns: 1,
+                })
+                .collect();
+            totals.add(&sample, &Cost::default(), |_| None);
+        }
+        assert_eq!(totals.vms.len(), 3);
+        let all: u64 = totals.vms.values().map(|vm| vm.times.guest_ns).sum();
+        assert_eq!(all, 1000);
+        assert!(totals.vms[OTHERS].exits.len() <= MAX_REASONS + 1);
+        // A VM that is gone goes with its series.
+        totals.add(&sample("late", GONE_NS + 2), &Cost::default(), |_| None);
+        assert!(totals.vms.len() <= 2, "{}", totals.vms.len());
+    }
 }

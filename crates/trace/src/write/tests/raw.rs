@@ -3,8 +3,8 @@
 use super::*;
 use crate::write::raw::{Recording, System, TscToNs};
 
-/// A recording of one tracepoint, with pages of two CPUs behind its head.
-fn recorded(mut recording: Recording) -> Vec<u8> {
+/// A recording of one tracepoint, and the pages of its two CPUs.
+fn described(mut recording: Recording) -> (Recording, Vec<Vec<u8>>) {
     let point = tracepoint::all().find(|point| point.name == "sched_waking");
     let point = point.expect("a row");
     let layout = Layout::new(&point);
@@ -35,6 +35,12 @@ fn recorded(mut recording: Recording) -> Vec<u8> {
             .push((cpu as u16, pages.whole().len() as u64));
         files.push(pages.whole().to_vec());
     }
+    (recording, files)
+}
+
+/// The same as a file: pages behind a head.
+fn recorded(recording: Recording) -> Vec<u8> {
+    let (recording, files) = described(recording);
     let head = recording.head().expect("zstd");
     let mut file = head.bytes;
     for (start, pages) in head.starts.iter().zip(files) {
@@ -75,6 +81,45 @@ fn pages_are_read_with_what_is_around_them() {
     assert!(
         matches!(&notes[..], [one] if one.contains("CPU 3")),
         "{notes:?}"
+    );
+}
+
+#[test]
+fn pages_give_the_same_events_as_they_come() {
+    let (recording, files) = described(Recording::default());
+    let mut live = crate::trace_dat::Pages::new(&recording).expect("a layout");
+    live.name_tasks(b"77 CPU 0/KVM\n", b"77 70\n");
+    let mut events = Vec::new();
+    let pages = files.iter().map(|pages| pages.chunks(4096).count()).max();
+    for number in 0..pages.expect("CPUs") {
+        // Of the round before, all that is earlier than its latest page.
+        let limit = live.newest();
+        for ((cpu, _), pages) in recording.data.iter().zip(&files) {
+            if let Some(page) = pages.chunks(4096).nth(number) {
+                let mut buffer = live.buffer();
+                buffer.copy_from_slice(page);
+                live.push(*cpu, buffer);
+            }
+        }
+        live.take(limit, |event, _| events.push(*event));
+        assert!(events.iter().all(|event| event.time_ns < limit.max(1)));
+    }
+    live.take(u64::MAX, |event, _| events.push(*event));
+    let file = recorded(Recording {
+        cmdlines: b"77 CPU 0/KVM\n".to_vec(),
+        tgids: b"77 70\n".to_vec(),
+        ..Recording::default()
+    });
+    let (expected, _) = read(file);
+    let kinds = |events: &[Event]| -> Vec<String> {
+        let timed = events.iter().filter(|event| event.kind.is_host_event());
+        timed.map(|event| format!("{event:?}")).collect()
+    };
+    assert_eq!(kinds(&events), kinds(&expected));
+    assert_eq!(events.len(), expected.len());
+    assert_eq!(
+        live.info().lost.counted + live.info().lost.uncounted_gaps,
+        0
     );
 }
 
