@@ -24,6 +24,8 @@ pub mod lag_credit;
 pub mod lapic;
 pub mod lapic_timer;
 pub mod posted_interrupt;
+#[cfg(feature = "alloc")]
+pub mod scx;
 pub mod vmx;
 pub mod wakeup_batch;
 mod wide;

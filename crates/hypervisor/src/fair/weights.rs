@@ -60,6 +60,13 @@ pub fn shares_of_cpu_weight(cpu_weight: u64) -> u64 {
     (((cpu_weight * 1024 + 50) / 100) << 10).clamp(SHARES_MIN, SHARES_MAX)
 }
 
+/// The `cpu.weight` that shares are worth: the inverse of [`shares_of_cpu_weight`], to the nearest
+/// (`sched_weight_to_cgroup`).
+pub fn cpu_weight_of_shares(shares: u64) -> u32 {
+    let shares = shares.min(SHARES_MAX) >> 10;
+    ((shares * 100 + 512) / 1024).clamp(1, 10_000) as u32
+}
+
 /// Default slice in ns for so many CPUs: 0.7 ms times 1 + log2(min(cpus, 8))
 /// (`sched_tunable_scaling` logarithmic).
 pub fn base_slice_ns(cpus: u32) -> u64 {
@@ -89,6 +96,11 @@ pub fn calc_delta_fair(delta: u64, weight: u64) -> u64 {
         return (delta << 20) / weight;
     }
     calc_delta_wide(delta, weight)
+}
+
+/// The inverse: service in ns that `vtime` is at `weight`, rounded down. It saturates.
+pub fn service_ns(vtime: u64, weight: u64) -> u64 {
+    u64::try_from((u128::from(vtime) * u128::from(weight)) >> 20).unwrap_or(u64::MAX)
 }
 
 /// [`calc_delta_fair`] in 128 bits, out of line: the call of a wide division would cost its callers

@@ -1,0 +1,337 @@
+//! Directed yields: `sched-ext/bpf/yield.h`.
+//!
+//! The confirmed receiver of the yielder's IPI comes before the vCPU that KVM nominates. The target
+//! borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed receiver
+//! until its EOI. The VM's share stays, and no third party pays.
+
+use super::queues::LEAST_SLICE_NS;
+use super::{Affinity, Place, Scx, Want, Yields};
+use crate::fair::weights::calc_delta_fair;
+use crate::fair::{Error, RqId, TaskId};
+use crate::lag_credit::arithmetic::is_due;
+
+/// What a served yield runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Served {
+    /// The confirmed receiver of the yielder's IPI.
+    Receiver,
+    /// The vCPU that KVM nominates.
+    Nominee,
+}
+
+/// Why a yield is refused: KVM tries its next candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// [`Yields::Refuse`].
+    Mode,
+    /// The receiver runs, and its answer is near: the yielder spins on.
+    ReceiverRuns,
+    /// The receiver has answered since the yielder's exit.
+    Answered,
+    /// Neither the yielder nor the target has had less than its share.
+    Guard,
+    /// Both may run on one CPU each, and not the same.
+    Pinned,
+    /// The target waits in no queue.
+    NotQueued,
+}
+
+/// Outcome of a directed yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Yielded {
+    /// The caller picks. `kicked` is another CPU that is to be interrupted.
+    Served {
+        /// What runs.
+        target: Served,
+        /// The CPU on which it waits, if it may not run on the yielder's.
+        kicked: Option<RqId>,
+    },
+    /// The yielder goes on.
+    Refused(Refusal),
+}
+
+/// Names of counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// Yields by target.
+    Served(Served),
+    /// Yields by reason.
+    Refused(Refusal),
+    /// Slices lent to a target.
+    Loans,
+    /// Of them, ended by the receiver's EOI.
+    LoansReturned,
+    /// Time that targets ran at the lender's cost, in ns.
+    LentNs,
+    /// Wanted tasks that ran next.
+    WantPicked,
+    /// Those that had left the queue, or were not due.
+    WantMissed,
+}
+
+const OUTCOMES: [Outcome; 13] = [
+    Outcome::Served(Served::Receiver),
+    Outcome::Served(Served::Nominee),
+    Outcome::Refused(Refusal::Mode),
+    Outcome::Refused(Refusal::ReceiverRuns),
+    Outcome::Refused(Refusal::Answered),
+    Outcome::Refused(Refusal::Guard),
+    Outcome::Refused(Refusal::Pinned),
+    Outcome::Refused(Refusal::NotQueued),
+    Outcome::Loans,
+    Outcome::LoansReturned,
+    Outcome::LentNs,
+    Outcome::WantPicked,
+    Outcome::WantMissed,
+];
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts([u64; OUTCOMES.len()]);
+
+impl Counts {
+    fn add(&mut self, outcome: Outcome, count: u64) {
+        if let Some(index) = OUTCOMES.iter().position(|known| *known == outcome) {
+            self.0[index] += count;
+        }
+    }
+
+    pub(super) fn lent(&mut self, ns: u64) {
+        self.add(Outcome::LentNs, ns);
+    }
+
+    pub(super) fn picked(&mut self) {
+        self.add(Outcome::WantPicked, 1);
+    }
+
+    pub(super) fn missed(&mut self) {
+        self.add(Outcome::WantMissed, 1);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+        OUTCOMES.into_iter().zip(self.0)
+    }
+}
+
+/// What KVM's tracepoints have told of the yielder's last IPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaits {
+    /// Nothing: no record, or too old.
+    Nothing,
+    /// The answer has come since the yielder left its guest.
+    Answered,
+    /// The receiver has not ended the interrupt.
+    Receiver {
+        /// Its thread.
+        task: TaskId,
+        /// Time of the IPI, in ns.
+        sent_ns: u64,
+    },
+}
+
+impl Scx {
+    /// `ops.yield` without a target: the current task of `cpu` forfeits its request. The caller picks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Idle`], an unknown CPU.
+    pub fn yield_task(&mut self, cpu: RqId, now_ns: u64) -> Result<(), Error> {
+        let number = self.cpu_index(cpu)?;
+        let index = self.cpus[number].current.ok_or(Error::Idle(cpu))?;
+        self.charge_running(index, now_ns);
+        self.forfeit(index);
+        self.tasks[index].slice_ns = 0;
+        Ok(())
+    }
+
+    /// `yield_task_fair`: an eligible yielder loses the rest of its request.
+    fn forfeit(&mut self, index: usize) {
+        let task = &self.tasks[index];
+        if !self.is_due(index) {
+            return;
+        }
+        let (rest, weight) = (
+            task.deadline.wrapping_sub(task.vruntime) as i64,
+            task.weight,
+        );
+        self.shift(index, rest.max(0));
+        let task = &mut self.tasks[index];
+        let request = calc_delta_fair(self.config.slice_ns, weight);
+        task.deadline = task.vruntime.wrapping_add(request);
+    }
+
+    /// A yielder keeps no more lag than a sleeper would: it could hold the CPU for as long otherwise.
+    fn forfeit_excess(&mut self, index: usize) {
+        let task = &self.tasks[index];
+        let lag = self.domains[task.domain]
+            .average()
+            .wrapping_sub(task.vruntime) as i64;
+        let excess = lag - self.lag_bound(task.weight);
+        if task.weight > 0 && excess > 0 {
+            self.shift(index, excess);
+            let task = &mut self.tasks[index];
+            task.deadline = task.deadline.wrapping_add(excess as u64);
+        }
+    }
+
+    /// `ops.yield` with a target: the current task of `cpu` spins, and KVM nominates another vCPU.
+    ///
+    /// # Errors
+    ///
+    /// A stale id, [`Error::Idle`], an unknown CPU.
+    pub fn yield_to(
+        &mut self,
+        cpu: RqId,
+        nominee: TaskId,
+        awaits: Awaits,
+        now_ns: u64,
+        affinity: &impl Affinity,
+    ) -> Result<Yielded, Error> {
+        let (number, nominee) = (self.cpu_index(cpu)?, self.index_of(nominee)?);
+        let yielder = self.cpus[number].current.ok_or(Error::Idle(cpu))?;
+        let yielded = self.decide(number, yielder, nominee, awaits, now_ns, affinity);
+        let outcome = match yielded {
+            Yielded::Served { target, .. } => Outcome::Served(target),
+            Yielded::Refused(refusal) => Outcome::Refused(refusal),
+        };
+        self.outcomes.add(outcome, 1);
+        Ok(yielded)
+    }
+
+    fn decide(
+        &mut self,
+        number: usize,
+        yielder: usize,
+        nominee: usize,
+        awaits: Awaits,
+        now_ns: u64,
+        affinity: &impl Affinity,
+    ) -> Yielded {
+        if self.config.yields == Yields::Refuse {
+            return Yielded::Refused(Refusal::Mode);
+        }
+        self.charge_running(yielder, now_ns);
+        let follows = self.config.yields == Yields::Receiver;
+        match awaits {
+            Awaits::Answered => return Yielded::Refused(Refusal::Answered),
+            Awaits::Receiver { task, sent_ns } if follows => {
+                if let Ok(receiver) = self.index_of(task) {
+                    match self.tasks[receiver].place {
+                        Place::Running if self.answer_is_near(receiver, sent_ns, now_ns) => {
+                            return Yielded::Refused(Refusal::ReceiverRuns);
+                        }
+                        Place::Queue { .. } | Place::Local => {
+                            return self.serve(
+                                number,
+                                yielder,
+                                receiver,
+                                Served::Receiver,
+                                now_ns,
+                                affinity,
+                            );
+                        }
+                        // It sleeps, or is held up: KVM's nominee is next in order.
+                        Place::Running | Place::Asleep => (),
+                    }
+                }
+            }
+            Awaits::Nothing | Awaits::Receiver { .. } => (),
+        }
+        if matches!(self.tasks[nominee].place, Place::Asleep | Place::Running) {
+            return Yielded::Refused(Refusal::NotQueued);
+        }
+        self.serve(number, yielder, nominee, Served::Nominee, now_ns, affinity)
+    }
+
+    /// An answer that takes longer than an interrupt does is held up.
+    fn answer_is_near(&self, receiver: usize, sent_ns: u64, now_ns: u64) -> bool {
+        let since_ns = self.cpus[self.tasks[receiver].cpu].since_ns.unwrap_or(0);
+        now_ns.saturating_sub(sent_ns.max(since_ns)) < self.config.spin_ns
+    }
+
+    fn serve(
+        &mut self,
+        number: usize,
+        yielder: usize,
+        target: usize,
+        served: Served,
+        now_ns: u64,
+        affinity: &impl Affinity,
+    ) -> Yielded {
+        let here = RqId(number as u32);
+        let (from, to) = (self.id_of(yielder), self.id_of(target));
+        let may_run_here = affinity.may_run(to, here);
+        let there = self.tasks[target].cpu;
+        if !may_run_here && affinity.is_pinned(from) && affinity.is_pinned(to) {
+            return Yielded::Refused(Refusal::Pinned);
+        }
+        let (yielder_due, target_due) = (self.is_due(yielder), self.is_due(target));
+        // A yielder that has had more than its share lends nothing: pairs that take turns would never
+        // end.
+        if !yielder_due && !target_due {
+            return Yielded::Refused(Refusal::Guard);
+        }
+        let mut slice_ns = self.request_left_ns(yielder).max(LEAST_SLICE_NS);
+        // Without an EOI to end the loan, a target that is due pays for itself.
+        let pays = target_due && (served != Served::Receiver || !yielder_due);
+        let lender = (!pays).then_some(from);
+        if lender.is_some() && served == Served::Receiver {
+            slice_ns = slice_ns.min(self.config.loan_ns);
+        }
+        let runs_on = if may_run_here { number } else { there };
+        self.cpus[runs_on].want = Some(Want {
+            task: to,
+            lender,
+            slice_ns,
+        });
+        let mut kicked = None;
+        if !may_run_here {
+            let cpu = &mut self.cpus[runs_on];
+            // `yield_to_local_force_resched`: limited for each run queue.
+            if is_due(cpu.forced_ns, self.config.force_interval_ns, now_ns) {
+                cpu.forced_ns = Some(now_ns);
+                if let Some(current) = cpu.current {
+                    self.tasks[current].slice_ns = 0;
+                }
+                kicked = Some(RqId(runs_on as u32));
+            }
+        }
+        self.tasks[yielder].slice_ns = 0;
+        self.forfeit_excess(yielder);
+        if lender.is_some() {
+            self.outcomes.add(Outcome::Loans, 1);
+        }
+        Yielded::Served {
+            target: served,
+            kicked,
+        }
+    }
+
+    /// The receiver's EOI settles the record of `sender`: if the receiver runs on its loan, the lender
+    /// has its slice back. The CPU that is to reschedule.
+    ///
+    /// # Errors
+    ///
+    /// A stale id.
+    pub fn answered(&mut self, sender: TaskId, receiver: TaskId) -> Result<Option<RqId>, Error> {
+        let (_, index) = (self.index_of(sender)?, self.index_of(receiver)?);
+        let task = &self.tasks[index];
+        if task.place != Place::Running || task.loan.is_none_or(|loan| loan.lender != sender) {
+            return Ok(None);
+        }
+        let cpu = task.cpu;
+        self.give_back(index, sender);
+        self.outcomes.add(Outcome::LoansReturned, 1);
+        Ok(Some(RqId(cpu as u32)))
+    }
+
+    /// The lender runs next where the borrower runs, if it is due.
+    pub(super) fn give_back(&mut self, borrower: usize, lender: TaskId) {
+        let task = &mut self.tasks[borrower];
+        task.slice_ns = 0;
+        self.cpus[task.cpu].want = Some(Want {
+            task: lender,
+            lender: None,
+            slice_ns: 0,
+        });
+    }
+}

@@ -1,0 +1,169 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fair::Block;
+
+const MS: u64 = 1_000_000;
+
+struct Host {
+    scx: Scx,
+    cpu: RqId,
+    now_ns: u64,
+}
+
+impl Host {
+    fn new() -> Self {
+        let mut scx = Scx::new(Config::default());
+        let cpu = scx.create_cpu(0);
+        Self {
+            scx,
+            cpu,
+            now_ns: MS,
+        }
+    }
+
+    fn awake(&mut self, nice: i8, group: Option<GroupId>) -> TaskId {
+        let task = self.scx.create_task(nice, group).expect("a task");
+        let is_idle = self.scx.running(self.cpu).expect("a CPU").is_none();
+        self.scx
+            .wake(task, self.cpu, is_idle, self.now_ns)
+            .expect("it sleeps");
+        if is_idle {
+            self.pick();
+        }
+        task
+    }
+
+    fn pick(&mut self) -> Option<TaskId> {
+        self.scx
+            .pick(self.cpu, self.now_ns, &Anywhere)
+            .expect("a CPU")
+            .task
+    }
+
+    /// Runs until `end_ns` with a tick each 4 ms; run time of each task in ns.
+    fn run_until(&mut self, end_ns: u64, times: &mut [u64]) {
+        while self.now_ns < end_ns {
+            let current = self.pick().expect("a task");
+            self.now_ns += 4 * MS;
+            times[current.slot()] += 4 * MS;
+            self.scx.tick(self.cpu, self.now_ns).expect("a CPU");
+        }
+    }
+}
+
+#[test]
+fn shares_follow_groups_and_nice_values() {
+    let mut host = Host::new();
+    let (gold, silver) = (host.scx.create_group(None), host.scx.create_group(None));
+    let (gold, silver) = (gold.expect("a group"), silver.expect("a group"));
+    host.scx.set_weight(gold, 300).expect("a group");
+    for group in [gold, gold, silver] {
+        host.awake(0, Some(group));
+    }
+    let mut times = [0; 3];
+    host.run_until(4_000 * MS, &mut times);
+    let total: u64 = times.iter().sum();
+    let shares = times.map(|time| (1000 * time + total / 2) / total);
+    // 300:100 between the groups, one to one within the first.
+    assert!(
+        shares[0].abs_diff(375) < 6 && shares[1].abs_diff(375) < 6,
+        "{shares:?}"
+    );
+    assert!(host.scx.consistent());
+}
+
+#[test]
+fn the_receiver_runs_on_a_loan_until_its_answer() {
+    let mut host = Host::new();
+    let receiver = host.awake(0, None);
+    let [sender, third] = [(); 2].map(|()| host.awake(0, None));
+    // The receiver has had more than its share.
+    host.now_ns += 4 * MS;
+    assert_eq!(host.pick(), Some(sender));
+    host.now_ns += MS / 10;
+    let awaits = Awaits::Receiver {
+        task: receiver,
+        sent_ns: host.now_ns,
+    };
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, third, awaits, host.now_ns, &Anywhere);
+    let served = Yielded::Served {
+        target: Served::Receiver,
+        kicked: None,
+    };
+    assert_eq!(yielded, Ok(served));
+    assert_eq!(host.pick(), Some(receiver));
+    host.now_ns += MS / 5;
+    let lag = host.scx.lag_ns(receiver).expect("a task");
+    assert_eq!(host.scx.answered(sender, receiver), Ok(Some(host.cpu)));
+    assert_eq!(host.pick(), Some(sender));
+    // The sender paid: the receiver has lost nothing against the average but what moved the average.
+    assert!(host.scx.lag_ns(receiver).expect("a task") >= lag);
+    let counts: Vec<u64> = host.scx.outcomes().map(|(_, count)| count).collect();
+    assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, MS / 5, 2, 0]);
+}
+
+#[test]
+fn yields_are_refused_with_their_reason() {
+    let mut host = Host::new();
+    let sender = host.awake(0, None);
+    let sleeper = host.scx.create_task(0, None).expect("a task");
+    let mut yield_to = |awaits, now_ns| {
+        host.scx
+            .yield_to(host.cpu, sleeper, awaits, now_ns, &Anywhere)
+    };
+    let refused = |refusal| Ok(Yielded::Refused(refusal));
+    assert_eq!(yield_to(Awaits::Answered, MS), refused(Refusal::Answered));
+    assert_eq!(yield_to(Awaits::Nothing, MS), refused(Refusal::NotQueued));
+    let near = Awaits::Receiver {
+        task: sender,
+        sent_ns: MS,
+    };
+    assert_eq!(yield_to(near, MS + 10_000), refused(Refusal::ReceiverRuns));
+    assert_eq!(yield_to(near, MS + 60_000), refused(Refusal::NotQueued));
+}
+
+proptest! {
+    /// Whatever happens, sums agree with the tasks and a busy CPU has a task.
+    #[test]
+    fn sums_agree(steps in proptest::collection::vec((0u8..6, 0usize..6, 1u64..6_000), 1..200)) {
+        let mut scx = Scx::new(Config::default());
+        let cpus = [scx.create_cpu(0), scx.create_cpu(0), scx.create_cpu(1)];
+        let group = scx.create_group(None).expect("a group");
+        let tasks: Vec<TaskId> = (0..6)
+            .map(|n| scx.create_task(n as i8 * 3 - 9, (n % 2 == 0).then_some(group)).expect("a task"))
+            .collect();
+        let mut now_ns = 0;
+        for (step, n, us) in steps {
+            now_ns += us * 1_000;
+            let (task, cpu) = (tasks[n], cpus[n % 3]);
+            let current = scx.running(cpu).expect("a CPU");
+            match step {
+                0 | 1 => {
+                    let _ = scx.wake(task, cpu, current.is_none(), now_ns);
+                }
+                2 if current.is_some() => scx.block(cpu, Block::Sleep, now_ns).expect("it runs"),
+                3 => {
+                    scx.tick(cpu, now_ns).expect("a CPU");
+                }
+                4 if current.is_some() => {
+                    let awaits = Awaits::Receiver { task: tasks[(n + 1) % 6], sent_ns: now_ns };
+                    scx.yield_to(cpu, task, awaits, now_ns, &Anywhere).expect("a vCPU runs");
+                }
+                5 => {
+                    let _ = scx.answered(task, tasks[(n + 1) % 6]);
+                }
+                _ => {}
+            }
+            for cpu in cpus {
+                scx.pick(cpu, now_ns, &Anywhere).expect("a CPU");
+            }
+            prop_assert!(scx.consistent());
+            let runnable = tasks.iter().filter(|task| scx.runnable_on(**task) != Ok(None)).count();
+            let running = cpus.iter().filter(|cpu| scx.running(**cpu) != Ok(None)).count();
+            prop_assert_eq!(running, runnable.min(3));
+        }
+    }
+}
