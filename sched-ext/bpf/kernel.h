@@ -140,6 +140,7 @@ struct sched_ext_ops {
 #define SCX_KICK_IDLE 1ULL
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1
+#define BPF_F_TIMER_CPU_PIN (1ULL << 1)
 #define PF_EXITING 0x4
 #define PF_KTHREAD 0x00200000
 

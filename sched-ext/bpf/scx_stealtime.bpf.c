@@ -148,6 +148,8 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 		running = ctx_of(prev);
 	if (running) {
 		charge_running(prev, running);
+		if (running->lender && !running->loan_ns && !cpu->want)
+			give_back(cpu, running);
 		/* A loan is one slice: a task that goes on pays for itself. */
 		running->lender = 0;
 	}
@@ -156,8 +158,11 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 	if (pick_eligible(here, cpu_id, prev, running))
 		return;
 	/* An idle CPU helps the next cache domain; a task that runs goes on instead. */
-	if (prev)
+	if (prev) {
+		/* The kernel's default of 20 ms is long for those that wake meanwhile. */
+		set_slice(prev, slice_ns);
 		return;
+	}
 	bpf_for(i, 1, MAX_DOMAINS) {
 		if (i >= domains)
 			break;
@@ -229,6 +234,14 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 	}
 	cpu->deadline = task->deadline;
 	cpu->since_ns = task->exec_start;
+	if (task->lender && task->loan_ns) {
+		u32 number = bpf_get_smp_processor_id();
+		struct loan_timer *timer = bpf_map_lookup_elem(&loan_timers, &number);
+
+		cpu->borrower = p->pid;
+		if (timer)
+			bpf_timer_start(&timer->timer, task->loan_ns, BPF_F_TIMER_CPU_PIN);
+	}
 }
 
 void BPF_STRUCT_OPS(stealtime_stopping, struct task_struct *p, bool runnable)
@@ -241,6 +254,7 @@ void BPF_STRUCT_OPS(stealtime_stopping, struct task_struct *p, bool runnable)
 	task->exec_start = 0;
 	task->lender = 0;
 	this_cpu()->since_ns = 0;
+	this_cpu()->borrower = 0;
 }
 
 void BPF_STRUCT_OPS(stealtime_tick, struct task_struct *p)
@@ -269,6 +283,19 @@ void BPF_STRUCT_OPS(stealtime_exit_task, struct task_struct *p, struct scx_exit_
 
 	if (task)
 		forget_vcpu(task);
+}
+
+/* A loan is over: the borrower's CPU picks. */
+static int end_loan(void *map, u32 *key, struct loan_timer *timer)
+{
+	struct cpu_state *cpu = &cpus[*key & (MAX_CPUS - 1)];
+
+	/* Each loan sets the timer anew; the one that it was for may have ended. */
+	if (!cpu->borrower)
+		return 0;
+	count(LOANS_EXPIRED, 1);
+	scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);
+	return 0;
 }
 
 static __always_inline void report_stall(struct task_struct *p, u64 ns)
@@ -326,8 +353,18 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(stealtime_init)
 		if (failed)
 			return failed;
 	}
-	bpf_for(i, 0, MAX_CPUS)
+	bpf_for(i, 0, MAX_CPUS) {
+		struct loan_timer *timer;
+
 		cpus[i & (MAX_CPUS - 1)].tokens.filled_ns = ST_NEVER;
+		key = i;
+		timer = bpf_map_lookup_elem(&loan_timers, &key);
+		if (!timer)
+			continue;
+		bpf_timer_init(&timer->timer, &loan_timers, 1 /* CLOCK_MONOTONIC */);
+		bpf_timer_set_callback(&timer->timer, end_loan);
+	}
+	key = 0;
 	watchdog = bpf_map_lookup_elem(&watchdog_map, &key);
 	if (!watchdog)
 		return -2; /* ENOENT */

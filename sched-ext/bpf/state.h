@@ -16,6 +16,7 @@ const volatile u64 margin_ns = 50000;
 const volatile u64 guard_per_mille = 125;
 const volatile u64 guard_burst_ns = 20000000;
 const volatile u64 force_interval_ns = 6000000;
+const volatile u64 loan_max_ns = 200000;
 const volatile u64 ipi_window_ns = 50000000;
 const volatile u64 watchdog_ns = 1000000000;
 const volatile u32 domains = 1;
@@ -144,6 +145,8 @@ struct cpu_state {
 	s32 lender;
 	u64 want_slice;
 	u32 want_domain;
+	/* The running task, if it runs on a loan. */
+	s32 borrower;
 	/* Deadline of the running task, and when it began. */
 	u64 deadline;
 	u64 since_ns;
@@ -154,6 +157,18 @@ struct cpu_state {
 };
 
 struct cpu_state cpus[MAX_CPUS];
+
+/* Ends loans: the kernel's ticks are too coarse for them. */
+struct loan_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct loan_timer);
+} loan_timers SEC(".maps");
 
 struct {
 	s32 kind;

@@ -19,6 +19,15 @@ static __always_inline struct vcpu *current_vcpu(u32 *slot)
 	return vcpu_at(*slot);
 }
 
+/* The lender runs next, if it is due. */
+static __always_inline void give_back(struct cpu_state *cpu, struct task_ctx *borrower)
+{
+	cpu->want_slice = 0;
+	cpu->lender = 0;
+	cpu->want_domain = borrower->domain;
+	cpu->want = borrower->lender;
+}
+
 /*
  * The answer is given: the lender has its slice back. Interrupts are off at an entry, and the CPU is
  * interrupted at once in the guest. A kick with interrupts on preempts the tracing program: its task
@@ -31,10 +40,7 @@ static __always_inline void return_loan(struct vcpu *self, struct task_ctx *task
 	self->returns = false;
 	if (!task->lender)
 		return;
-	cpu->want_slice = 0;
-	cpu->lender = 0;
-	cpu->want_domain = task->domain;
-	cpu->want = task->lender;
+	give_back(cpu, task);
 	count(LOANS_RETURNED, 1);
 	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
 }

@@ -74,6 +74,21 @@ static __always_inline void forfeit(struct task_ctx *task)
 	task->deadline = task->vruntime + st_vtime(slice_ns, task->weight);
 }
 
+/* A yielder keeps no more lag than a sleeper would: it could hold the CPU for as long otherwise. */
+static __always_inline void forfeit_excess(struct task_ctx *task)
+{
+	struct domain *domain = domain_at(task->domain);
+	s64 excess;
+
+	if (!domain || !task->weight)
+		return;
+	excess = (s64)(average(domain) - task->vruntime) - st_lag_bound(slice_ns, tick_ns, task->weight);
+	if (excess <= 0)
+		return;
+	shift_vruntime(task, excess);
+	task->deadline += excess;
+}
+
 /* Real time that is left of a task's request. */
 static __always_inline u64 request_left(struct task_ctx *task)
 {
@@ -142,6 +157,9 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		/* Without an EOI to end the loan, a target that is due pays for itself. */
 		if (is_due(task) && (reason != YIELD_RECEIVER || !is_due(yielder)))
 			loan = false;
+		else if (reason == YIELD_RECEIVER)
+			slice = st_min(slice, loan_max_ns);
+		forfeit_excess(yielder);
 	} else {
 		forfeit(yielder);
 	}

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 32] = [
+pub(crate) const NAMES: [&str; 33] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -26,6 +26,7 @@ pub(crate) const NAMES: [&str; 32] = [
     "credit_ns",
     "loans",
     "loans_returned",
+    "loans_expired",
     "lent_ns",
     "want_picked",
     "want_missed",
@@ -145,7 +146,7 @@ impl Counters {
         );
         line(
             "credit",
-            &["credits", "credit_ns", "loans", "loans_returned", "lent_ns"],
+            &["credits", "credit_ns", "loans", "loans_returned", "loans_expired", "lent_ns"],
         );
         line("IPIs", &["ipis_tracked", "ipis_settled", "ipis_broadcast"]);
         line(

@@ -57,6 +57,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) follow: Option<PathBuf>,
 
+    /// Longest loan to the receiver of an IPI, in us; its EOI ends it earlier where KVM sees it
+    #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    pub(crate) loan_us: u64,
+
     /// Credit the target as the directed-yield series does, instead of lending it the yielder's slice
     ///
     /// Loans keep the share of each VM. Credits take time from all other tasks, within the guard.

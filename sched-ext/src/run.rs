@@ -148,6 +148,7 @@ fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
         data.guard_per_mille = options.guard_per_mille;
         data.guard_burst_ns = options.guard_burst_ms * 1_000_000;
         data.force_interval_ns = options.force_interval_ms * 1_000_000;
+        data.loan_max_ns = options.loan_us * 1_000;
         data.ipi_window_ns = options.ipi_window_ms * 1_000_000;
         data.watchdog_ns = options.watchdog_ms * 1_000_000;
         data.domains = topology.domains;
