@@ -83,6 +83,8 @@ pub enum Op {
         /// paravirtual flush spares those that do not run. Else all vCPUs are asked.
         flush: bool,
     },
+    /// Runs a function on one vCPU and waits for it (`smp_call_function_single`).
+    CallOne(u32),
     /// Sends an interrupt to one vCPU and goes on.
     Kick(u32),
     /// Sends an interrupt to all other vCPUs and goes on. Interrupts are off meanwhile, as in the
@@ -271,6 +273,8 @@ impl Thread {
         unlock_mutex(mutex: MutexId) => Op::UnlockMutex(mutex);
         /// Calls a function on all other vCPUs and waits.
         call_others() => Op::CallOthers { flush: false };
+        /// Calls a function on one vCPU and waits.
+        call_one(vcpu: u32) => Op::CallOne(vcpu);
         /// Flushes the TLBs of all other vCPUs.
         flush_tlbs() => Op::CallOthers { flush: true };
         /// Sends an interrupt to a vCPU.

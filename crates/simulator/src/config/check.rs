@@ -5,7 +5,7 @@ use core::fmt;
 use stealtime_hypervisor::directed_yield::ple::PleVendor;
 use stealtime_hypervisor::fair::{Cfs, Feature, Features, PickMode};
 
-use super::{Config, Pinning};
+use super::{Config, Hypervisor, Pinning, SchedPolicy};
 use crate::script::ScriptGroup;
 
 /// What is wrong with a configuration, by its key.
@@ -66,6 +66,7 @@ impl Config {
         )?;
         range("sched.hz", self.knobs.sched.hz.into(), 100, 1000)?;
         self.check_cfs()?;
+        self.check_policy()?;
         if self.host.profile.cstates.is_empty() {
             return wrong(
                 "profile.cstates",
@@ -129,6 +130,34 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// `scx_stealtime` refuses to start on such a host, or has nothing of it.
+    fn check_policy(&self) -> Result<(), ConfigError> {
+        if self.knobs.sched.policy == SchedPolicy::Fair {
+            return Ok(());
+        }
+        let limited = self.vms.iter().position(|vm| vm.cpu_max_ns.is_some());
+        let groups = self.scripts.groups.iter().flatten();
+        let shared = self
+            .scripts
+            .shared_groups
+            .iter()
+            .map(|shared| &shared.group);
+        let key = match limited {
+            Some(n) => format!("vm.{n}.cpu_max"),
+            None if groups.chain(shared).any(|group| group.cpu_max_ns.is_some()) => {
+                "cpu.max of a group".to_owned()
+            }
+            None if self.host.hypervisor == Hypervisor::Xen => {
+                return wrong("sched.policy", "Xen has no sched_ext".to_owned());
+            }
+            None => return Ok(()),
+        };
+        wrong(
+            key,
+            "scx_stealtime refuses to start with it: limits are the fair class's".to_owned(),
+        )
     }
 
     /// CFS has nothing of what came with EEVDF or later.

@@ -3,14 +3,17 @@
 use stealtime_hypervisor::counter::arm64::traps::Mode;
 use stealtime_hypervisor::directed_yield::YieldKnobs;
 use stealtime_hypervisor::directed_yield::ple::PleKnobs;
+use stealtime_hypervisor::fair::weights::base_slice_ns;
 use stealtime_hypervisor::fair::{Cfs, Features, PickMode, Preempt};
 use stealtime_hypervisor::halt_poll::HaltPollKnobs;
 use stealtime_hypervisor::ipi_tracking::IpiKnobs;
 use stealtime_hypervisor::lag_credit::LagCredit;
 use stealtime_hypervisor::lapic_timer::TimerPolicy;
 use stealtime_hypervisor::posted_interrupt::Suppression;
+use stealtime_hypervisor::scx::{self, Yields};
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
+use super::Config;
 use super::profile::Features as HostFeatures;
 
 /// When the L1 data cache is emptied before a VM entry.
@@ -81,9 +84,55 @@ impl CfsKnobs {
     }
 }
 
+/// Options of `scx_stealtime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScxKnobs {
+    /// `sched.scx.yield`: what a directed yield runs.
+    pub yields: Yields,
+    /// `sched.scx.spin_ns`: how long a vCPU spins on while the receiver of its IPI runs.
+    pub spin_ns: u64,
+}
+
+impl Default for ScxKnobs {
+    fn default() -> Self {
+        let usual = scx::Config::default();
+        Self {
+            yields: usual.yields,
+            spin_ns: usual.spin_ns,
+        }
+    }
+}
+
+impl ScxKnobs {
+    /// The options on a host.
+    pub(crate) fn on(self, config: &Config) -> scx::Config {
+        let sched = &config.knobs.sched;
+        let cpus = config.host.topology.cpus();
+        scx::Config {
+            slice_ns: sched.base_slice_ns.unwrap_or_else(|| base_slice_ns(cpus)),
+            tick_ns: 1_000_000_000 / u64::from(sched.hz),
+            yields: self.yields,
+            spin_ns: self.spin_ns,
+            ..scx::Config::default()
+        }
+    }
+}
+
+/// Which scheduler has the host's tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedPolicy {
+    /// The fair class.
+    #[default]
+    Fair,
+    /// `scx_stealtime` of sched_ext.
+    ScxStealtime(ScxKnobs),
+}
+
 /// The scheduler's switches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedKnobs {
+    /// `sched.policy`, with the options of its scheduler.
+    pub policy: SchedPolicy,
     /// `sched.fair`: CFS, as before Linux 6.6; `None` for EEVDF.
     pub cfs: Option<CfsKnobs>,
     /// `sched.features`.
@@ -189,6 +238,7 @@ impl Default for Knobs {
                 arm_mode: Mode::Vhe,
             },
             sched: SchedKnobs {
+                policy: SchedPolicy::Fair,
                 cfs: None,
                 features: Features::LINUX_7_2,
                 yield_forfeits: true,

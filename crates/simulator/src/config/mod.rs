@@ -15,11 +15,13 @@ mod workload;
 pub use check::ConfigError;
 pub use host::{HostConfig, Hypervisor, IdleMethod, TaskConfig, Topology};
 pub use knobs::{
-    CfsKnobs, HostKnobs, Knobs, KvmKnobs, L1dFlush, SchedKnobs, XenKnobs, XenScheduler,
+    CfsKnobs, HostKnobs, Knobs, KvmKnobs, L1dFlush, SchedKnobs, SchedPolicy, ScxKnobs, XenKnobs,
+    XenScheduler,
 };
 pub use migration::{ClockMethod, HostClock, MigrationConfig};
 pub use profile::{CState, Costs, Features, Profile};
 pub use stealtime_hypervisor::fair::Cfs;
+pub use stealtime_hypervisor::scx::Yields;
 pub use vm::{GuestConfig, Pinning, VmConfig};
 pub use workload::{ParamValue, WorkloadConfig};
 

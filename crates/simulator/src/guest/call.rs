@@ -16,17 +16,28 @@ const CLUSTER: u32 = 16;
 /// meanwhile.
 pub(crate) fn call_others(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, flush: bool) {
     let targets = call_targets(guests, host, vcpu, flush);
-    if targets.is_empty() {
-        return;
+    if !targets.is_empty() {
+        call(guests, host, vcpu, &targets);
     }
+}
+
+/// `smp_call_function_single`, with a wait. A vCPU that asks itself needs no IPI.
+pub(crate) fn call_one(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, target: u32) {
+    let v = &guests.cpus[vcpu];
+    if target != v.index && target < guests.vms[v.vm].vcpus {
+        call(guests, host, vcpu, &[target]);
+    }
+}
+
+fn call(guests: &mut Guests, host: &mut Host<'_>, vcpu: VcpuNr, targets: &[u32]) {
     let v = &guests.cpus[vcpu];
     let (vm, own_index) = (v.vm, v.index);
     host.stats_mut().function_calls += 1;
-    let target = yield_target(guests, host, vm, &targets);
+    let target = yield_target(guests, host, vm, targets);
     // `smp_call_function_many_cond` sends no IPI to a single target that polls in its idle loop.
     let single = targets.len() == 1;
     let mut notified = Vec::with_capacity(targets.len());
-    for &index in &targets {
+    for &index in targets {
         let peer = guests.vcpu_of(vm, index);
         // A queue that is not empty has its interrupt on the way.
         let first = guests.cpus[peer].calls.is_empty();

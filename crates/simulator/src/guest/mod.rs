@@ -258,6 +258,8 @@ pub(crate) enum Micro {
     UnlockMutex(MutexId),
     /// The function call goes out to the others.
     Call { flush: bool },
+    /// The function call goes out to one vCPU.
+    CallOne(u32),
     /// The function call has been answered.
     CallOver,
     /// The thread takes the next request of clients, which is there.

@@ -300,6 +300,10 @@ impl Guests {
             Op::Unlock(lock) => g.push(Micro::Unlock(lock)),
             Op::LockMutex(mutex) => g.push(Micro::TryMutex(mutex)),
             Op::UnlockMutex(mutex) => g.push(Micro::UnlockMutex(mutex)),
+            Op::CallOne(target) => {
+                g.push(syscall);
+                g.push(Micro::CallOne(target));
+            }
             Op::CallOthers { flush } => {
                 g.push(syscall);
                 g.push(Micro::Call { flush });
@@ -394,6 +398,7 @@ impl Guests {
                 g.push_next(Micro::CheckResched);
             }
             Micro::Call { flush } => call::call_others(self, host, vcpu, flush),
+            Micro::CallOne(target) => call::call_one(self, host, vcpu, target),
             Micro::Yield => self.yield_current(host, vcpu)?,
             Micro::End => self.block(host, vcpu, ThreadState::Dead)?,
             Micro::CheckResched => {

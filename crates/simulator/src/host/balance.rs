@@ -80,13 +80,18 @@ fn span(host: &Host<'_>, level: Level) -> u32 {
     }
 }
 
+/// Whether a CPU has to look for tasks elsewhere. Shared queues need no balancing.
+fn balances(host: &Host<'_>, cpu: CpuNr) -> bool {
+    !host.cpus[cpu].isolated && host.domains.overloaded() && host.class.scx().is_none()
+}
+
 /// A CPU that runs out of tasks takes one that waits elsewhere, if it expects to be idle for
 /// longer than the search takes.
 pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
     let now = host.clock.now();
     host.cpus[cpu].balance.idles(now);
     // `rd->overloaded`: no CPU has a task to spare.
-    if host.cpus[cpu].isolated || !host.domains.overloaded() {
+    if !balances(host, cpu) {
         return Ok(false);
     }
     let mut spent = 0;
@@ -114,7 +119,7 @@ pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
 
 /// On a tick: balances each level that is due, and kicks an idle CPU to balance for all.
 pub(crate) fn on_tick(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
-    if host.cpus[cpu].isolated || !host.domains.overloaded() {
+    if !balances(host, cpu) {
         return Ok(());
     }
     kick_idle_balancer(host, cpu)?;
@@ -273,17 +278,19 @@ fn pull_from(
     let unknown = (scripts.gaps.get(cpu.index())).is_some_and(|gaps| gaps.has(host.clock.now()));
     let idle_takes = scripts.idle_takes && !unknown && host.cpus[cpu].runnable == 0;
     let (by_slot, tasks, now) = (&host.by_slot, &host.tasks, host.clock.now());
-    host.fair
-        .for_each_waiting(host.cpus[source].rq, &mut |id| {
-            let task = by_slot[id.slot()];
-            let t = &tasks[task];
-            let hot = t.books.was_preempted() && now - t.books.changed_ns() < MIGRATION_COST_NS;
-            let movable = t.state == TaskState::Runnable && t.allowed.has(cpu) && (warm || !hot);
-            let movable = movable && (!t.kept || idle_takes) && !pairs(task);
-            if found.is_none() && movable {
-                found = Some(task);
-            }
-        })?;
+    let Some(fair) = host.class.fair() else {
+        return Ok(false);
+    };
+    fair.for_each_waiting(host.cpus[source].rq, &mut |id| {
+        let task = by_slot[id.slot()];
+        let t = &tasks[task];
+        let hot = t.books.was_preempted() && now - t.books.changed_ns() < MIGRATION_COST_NS;
+        let movable = t.state == TaskState::Runnable && t.allowed.has(cpu) && (warm || !hot);
+        let movable = movable && (!t.kept || idle_takes) && !pairs(task);
+        if found.is_none() && movable {
+            found = Some(task);
+        }
+    })?;
     let Some(task) = found else {
         return Ok(false);
     };
@@ -301,7 +308,7 @@ pub(crate) fn move_waiting(
 ) -> Sim {
     let now = host.clock.now();
     let fair = host.tasks[task].fair;
-    let actions = host.fair.detach(fair, now)?;
+    let actions = host.class.detach(fair, now)?;
     host.act(source, actions, waker)?;
     host.migrated(task, source, cpu, waker);
     host.tasks[task].cpu = cpu;
@@ -310,8 +317,10 @@ pub(crate) fn move_waiting(
     place::one_more(host, cpu);
     poll::disturb(host, cpu, waker);
     host.make_part(task, cpu)?;
-    let actions = host.fair.attach(fair, host.cpus[cpu].rq, now)?;
-    host.fair.compact_group(fair)?;
+    // It counts there already.
+    let is_idle = host.cpus[cpu].runnable == 1;
+    let actions = host.class.attach(fair, host.cpus[cpu].rq, is_idle, now)?;
+    host.class.compact_group(fair)?;
     host.act(cpu, actions, waker)?;
     place::need_tick(host, cpu, waker)
 }

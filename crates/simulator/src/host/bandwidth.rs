@@ -127,6 +127,9 @@ fn start_period(host: &mut Host<'_>, n: usize, cpu: CpuNr) {
     hrtimer::start_pinned(host, timer, cpu, time);
 }
 
+/// The configuration's check refuses limits without the fair class.
+const NO_LIMITS: &str = "a limit without the fair class";
+
 /// On the way to user mode or into the guest (`throttle_cfs_rq_work`): stops here if the
 /// runtime is used up. Whether it does: the caller picks another task.
 #[inline]
@@ -144,7 +147,7 @@ fn throttle_limited(host: &mut Host<'_>, cpu: CpuNr, n: usize, task: TaskNr) -> 
         return Ok(false);
     }
     local.waiting.push(task);
-    host.fair
+    host.class
         .block(host.cpus[cpu].rq, Block::Throttle, host.clock.now())?;
     host.tasks[task].state = TaskState::Throttled;
     place::one_less(host, cpu);
@@ -156,9 +159,10 @@ pub(crate) fn return_runtime(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> S
     let Some(n) = host.tasks[task].bandwidth().map(|b| b as usize) else {
         return Ok(());
     };
-    let queue = host
-        .fair
-        .queue(host.cpus[cpu].rq, Some(host.bandwidths[n].group))?;
+    let Some(fair) = host.class.fair() else {
+        return host.broken(NO_LIMITS);
+    };
+    let queue = fair.queue(host.cpus[cpu].rq, Some(host.bandwidths[n].group))?;
     let b = &mut host.bandwidths[n];
     let local = &mut b.local[cpu.index()];
     let slack = local.left_ns - KEPT_NS;
@@ -236,13 +240,19 @@ fn unthrottle(host: &mut Host<'_>, n: usize, cpu: CpuNr, waker: CpuNr) -> Sim {
     // `tg_unthrottle_up` meets groups before those above them, the youngest first.
     let mut order = Vec::with_capacity(local.waiting.len());
     for task in core::mem::take(&mut local.waiting).into_iter().rev() {
-        let group = host.fair.view(host.tasks[task].fair)?.group;
+        let Some(fair) = host.class.fair() else {
+            return host.broken(NO_LIMITS);
+        };
+        let group = fair.view(host.tasks[task].fair)?.group;
         order.push((Reverse(group.map(GroupId::slot)), task));
     }
     order.sort_by_key(|&(group, _)| group);
     let mut actions = None;
     for (_, task) in order {
-        actions = Some(host.fair.unthrottle(host.tasks[task].fair, now)?);
+        let Some(fair) = host.class.fair_mut() else {
+            return host.broken(NO_LIMITS);
+        };
+        actions = Some(fair.unthrottle(host.tasks[task].fair, now)?);
         let t = &mut host.tasks[task];
         t.state = TaskState::Runnable;
         t.moved_ns = now;

@@ -4,20 +4,29 @@ use std::collections::VecDeque;
 
 use stealtime_events::Tid;
 use stealtime_hypervisor::fair::{Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched};
+use stealtime_hypervisor::scx::Scx;
 
 use super::task::{NO_LIMIT, NO_POLL, NOWHERE};
 use super::{
-    Body, Callback, Clock, Cpu, CpuSet, EngineEvent, Host, HostTask, Hrtimer, Irq, Message, Output,
-    Phase, Task, TaskState, hrtimer, task,
+    Body, Callback, Class, Clock, Cpu, CpuSet, EngineEvent, Host, HostTask, Hrtimer, Irq, Message,
+    Output, Phase, Task, TaskState, hrtimer, task,
 };
 use crate::books::TaskBooks;
-use crate::config::Config;
+use crate::config::{Config, SchedPolicy};
 use crate::engine::Streams;
 use crate::fault::{Fault, Sim};
 use crate::ids::{CpuNr, Table, TaskNr, VcpuNr};
 use crate::machine::Checks;
 use crate::sink::Sink;
 use crate::workload;
+
+/// The class of the host's tasks, without tasks.
+fn class(cfg: &Config) -> Result<Class, Fault> {
+    match cfg.knobs.sched.policy {
+        SchedPolicy::Fair => Ok(Class::Fair(Box::new(fair(cfg)?))),
+        SchedPolicy::ScxStealtime(knobs) => Ok(Class::Scx(Box::new(Scx::new(knobs.on(cfg))))),
+    }
+}
 
 /// The host's fair class, without tasks.
 fn fair(cfg: &Config) -> Result<Fair, Fault> {
@@ -55,7 +64,7 @@ impl<'a> Host<'a> {
             nearest: Vec::new(),
             next_idle_balance: 0,
             idle_balance_ns: 0,
-            fair: fair(cfg)?,
+            class: class(cfg)?,
             tasks: Table::default(),
             bandwidths: Vec::new(),
             workers: Vec::new(),
@@ -88,7 +97,8 @@ impl<'a> Host<'a> {
 
 fn add_cpus(host: &mut Host<'_>, cpus: u32) -> Sim {
     for n in 0..cpus {
-        let rq = host.fair.create_rq(host.cfg.knobs.sched.pick)?;
+        let cache = host.cfg.host.topology.llc_of(n);
+        let rq = host.class.create_rq(host.cfg.knobs.sched.pick, cache)?;
         let cpu = CpuNr(n);
         let timer = host.clock.slot(EngineEvent::Phase(cpu));
         let clock_event = host.clock.slot(EngineEvent::ClockEvent(cpu));
@@ -176,7 +186,7 @@ pub(crate) fn add_task_with(
     allowed: CpuSet,
     process: Option<Tid>,
 ) -> Sim<TaskNr> {
-    let fair = host.fair.create_task(attr, group)?;
+    let fair = host.class.create_task(attr, group)?;
     let tid = host.next_tid();
     let name = host.out.name_task(name, process.unwrap_or(tid));
     let cpu = allowed.first();

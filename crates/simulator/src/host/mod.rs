@@ -13,6 +13,7 @@ mod access_tests;
 pub(crate) mod balance;
 pub(crate) mod bandwidth;
 pub(crate) mod build;
+mod class;
 mod clock;
 mod cpu;
 mod domain;
@@ -30,8 +31,9 @@ pub(crate) mod tick;
 pub(crate) mod worker;
 
 use stealtime_events::Kind;
-use stealtime_hypervisor::fair::{Fair, GroupId, Resched};
+use stealtime_hypervisor::fair::{GroupId, Resched};
 
+pub(crate) use class::Class;
 pub(crate) use clock::{Clock, EngineEvent, MOST_AT_ONCE, MessageNr};
 pub(crate) use cpu::{Cpu, Flow, Phase, Resume};
 pub(crate) use hrtimer::{Callback, Hrtimer};
@@ -68,7 +70,7 @@ pub(crate) struct Host<'a> {
     next_idle_balance: u64,
     /// How long that is put off, in ns: longer while nothing can be moved.
     idle_balance_ns: u64,
-    fair: Fair,
+    class: Class,
     tasks: Table<TaskNr, Task>,
     /// Limits of groups (`cpu.max`).
     bandwidths: Vec<bandwidth::Bandwidth>,
@@ -243,18 +245,18 @@ impl<'a> Host<'a> {
 /// What the parts above read and change of CPUs and tasks.
 impl Host<'_> {
     #[inline]
-    pub(crate) const fn fair(&self) -> &Fair {
-        &self.fair
+    pub(crate) const fn class(&self) -> &Class {
+        &self.class
     }
 
     /// A cgroup under `parent`; without one under the root.
     pub(crate) fn create_group(&mut self, parent: Option<GroupId>) -> Sim<GroupId> {
-        Ok(self.fair.create_group(parent)?)
+        Ok(self.class.create_group(parent)?)
     }
 
     /// Sets the shares of a group, at the begin of a run.
     pub(crate) fn set_shares(&mut self, group: GroupId, shares: u64) -> Sim {
-        Ok(self.fair.set_shares(group, shares, 0)?)
+        Ok(self.class.set_shares(group, shares)?)
     }
 
     #[inline]
@@ -295,7 +297,8 @@ impl Host<'_> {
 
     /// The scheduler does not move the task: its moves are part of what it does.
     pub(crate) fn keep(&mut self, task: TaskNr) {
-        self.tasks[task].kept = true;
+        // A shared queue has no recorded places.
+        self.tasks[task].kept = self.class.scx().is_none();
     }
 
     /// `cpu` takes no interrupts for `ns`.
@@ -328,7 +331,7 @@ impl Host<'_> {
 
     /// The task moves when it next waits for a CPU or wakes.
     pub(crate) fn move_later(&mut self, task: TaskNr, target: CpuNr) {
-        let exists = (target.0 as usize) < self.cpus.len();
+        let exists = (target.0 as usize) < self.cpus.len() && self.class.scx().is_none();
         let t = &mut self.tasks[task];
         if exists && t.allowed.has(target) {
             t.send_to((t.cpu != target).then_some(target));

@@ -10,7 +10,11 @@ use crate::script::Late;
 /// that sleep but have not left it (`DELAY_DEQUEUE`): `rq->nr_running` is what is queued, not what is
 /// runnable.
 pub(crate) fn single_task_running(host: &Host<'_>, cpu: CpuNr) -> Sim<bool> {
-    Ok(host.fair.queue(host.cpus[cpu].rq, None)?.h_nr_queued <= 1)
+    let c = &host.cpus[cpu];
+    match host.class.fair() {
+        Some(fair) => Ok(fair.queue(c.rq, None)?.h_nr_queued <= 1),
+        None => Ok(c.runnable <= 1),
+    }
 }
 
 /// A task polls in a halt from now on.

@@ -3,8 +3,12 @@
 use stealtime_events::{Kind, Tid};
 use stealtime_hypervisor::directed_yield::YieldTo;
 use stealtime_hypervisor::fair::{self, Actions, Block, Resched};
+use stealtime_hypervisor::scx::{Awaits, Yielded};
 
-use super::{Body, Host, Irq, Phase, TaskState, balance, bandwidth, idle, irq, place, poll, tick};
+use super::class::{Allowed, Next};
+use super::{
+    Body, Class, Host, Irq, Phase, TaskState, balance, bandwidth, idle, irq, place, poll, tick,
+};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr};
 
@@ -26,15 +30,46 @@ impl Host<'_> {
     /// `pick_next_task`: the task that `cpu` runs next; without one it takes one from another CPU.
     pub(crate) fn pick(&mut self, cpu: CpuNr) -> Sim<Option<TaskNr>> {
         bandwidth::charge_current(self, cpu);
-        let rq = self.cpus[cpu].rq;
-        let mut picked = self.fair.pick(rq, self.clock.now())?;
+        let mut picked = self.pick_once(cpu)?;
         // `pick_next_task_fair` pulls before it gives up to the idle task.
         if picked.task.is_none() && balance::newidle(self, cpu)? {
-            picked = self.fair.pick(rq, self.clock.now())?;
+            picked = self.pick_once(cpu)?;
         }
         self.cpus[cpu].resched = picked.actions.resched;
         tick::arm_hrtick(self, cpu, picked.actions.hrtick);
         Ok(picked.task.map(|id| self.by_slot[id.slot()]))
+    }
+
+    fn pick_once(&mut self, cpu: CpuNr) -> Sim<Next> {
+        let allowed = Allowed {
+            tasks: &self.tasks,
+            by_slot: &self.by_slot,
+        };
+        let rq = self.cpus[cpu].rq;
+        let picked = self.class.pick(rq, self.clock.now(), &allowed)?;
+        if let Some((task, source)) = picked.task.zip(picked.from) {
+            let (task, source) = (self.by_slot[task.slot()], self.cpu_of(source));
+            self.migrated(task, source, cpu, cpu);
+            self.tasks[task].cpu = cpu;
+            place::one_less(self, source);
+            place::one_more(self, cpu);
+        }
+        if let Some(task) = picked.requeued {
+            self.kick_idle(self.by_slot[task.slot()], cpu)?;
+        }
+        Ok(picked)
+    }
+
+    /// `scx_bpf_kick_cpu`: a task waits in a shared queue, and an idle CPU may take it.
+    fn kick_idle(&mut self, task: TaskNr, sender: CpuNr) -> Sim {
+        if self.class.scx().is_none() {
+            return Ok(());
+        }
+        let allowed = &self.tasks[task].allowed;
+        match self.domains.idle_cpu(allowed, sender.0, u32::MAX) {
+            Some(idle) => irq::request_resched(self, idle, Resched::Now, sender),
+            None => Ok(()),
+        }
     }
 
     /// The current task, `None` for the idle task, is about to leave its CPU.
@@ -101,7 +136,7 @@ impl Host<'_> {
             t.state = TaskState::Running;
             t.cpu = cpu;
             t.books.enter(TaskState::Running, now);
-            t.books.was_behind(self.fair.lag_ns(t.fair)?);
+            t.books.was_behind(self.class.lag_ns(t.fair)?);
             if let Body::Vcpu(_) = t.body {
                 cost += u64::from(self.costs.vcpu_load_ns);
             }
@@ -148,7 +183,7 @@ impl Host<'_> {
         }
         // A task with a delayed dequeue (`DELAY_DEQUEUE`) is still on its queue:
         // `ttwu_runnable` wakes it there.
-        let delayed = self.fair.delayed_on(self.tasks[task].fair)?;
+        let delayed = self.class.delayed_on(self.tasks[task].fair)?;
         let previous = self.tasks[task].cpu;
         let target = match delayed {
             Some(rq) => self.cpu_of(rq),
@@ -170,9 +205,9 @@ impl Host<'_> {
         }
         self.make_part(task, target)?;
         let now = self.clock.now();
-        let actions = self
-            .fair
-            .wake(self.tasks[task].fair, self.cpus[target].rq, now)?;
+        let is_idle = self.cpus[target].runnable == 0;
+        let (fair, rq) = (self.tasks[task].fair, self.cpus[target].rq);
+        let actions = self.class.wake(fair, rq, is_idle, now)?;
         if target != previous {
             self.fold_parts(task)?;
         }
@@ -186,6 +221,9 @@ impl Host<'_> {
         place::need_tick(self, target, waker)?;
         // Emitted last: whether the wakeup preempts shows in the event's flags (`ttwu_do_wakeup`).
         self.act(target, actions, waker)?;
+        if !is_idle {
+            self.kick_idle(task, waker)?;
+        }
         self.emit(
             waker,
             Kind::SchedWakeup {
@@ -220,9 +258,9 @@ impl Host<'_> {
     pub(crate) fn fork_by(&mut self, task: TaskNr, cpu: CpuNr, waker: CpuNr) -> Sim {
         self.make_part(task, cpu)?;
         let now = self.clock.now();
-        let actions = self
-            .fair
-            .fork(self.tasks[task].fair, self.cpus[cpu].rq, now)?;
+        let is_idle = self.cpus[cpu].runnable == 0;
+        let (fair, rq) = (self.tasks[task].fair, self.cpus[cpu].rq);
+        let actions = self.class.fork(fair, rq, is_idle, now)?;
         let t = &mut self.tasks[task];
         t.state = TaskState::Runnable;
         t.cpu = cpu;
@@ -249,18 +287,21 @@ impl Host<'_> {
     /// A task's group gets its part on a CPU when it first needs one.
     pub(crate) fn make_part(&mut self, task: TaskNr, cpu: CpuNr) -> Sim {
         Ok(self
-            .fair
+            .class
             .extend_for(self.tasks[task].fair, self.cpus[cpu].rq)?)
     }
 
     /// What it leaves behind where it was is folded up.
     fn fold_parts(&mut self, task: TaskNr) -> Sim {
-        Ok(self.fair.compact_group(self.tasks[task].fair)?)
+        Ok(self.class.compact_group(self.tasks[task].fair)?)
     }
 
     /// What the fair class wants done on `cpu`, at the request of `source`.
     pub(crate) fn act(&mut self, cpu: CpuNr, actions: Actions, source: CpuNr) -> Sim {
-        tick::arm_hrtick(self, cpu, actions.hrtick);
+        // The timer of a loan stays until the next pick.
+        if self.class.scx().is_none() {
+            tick::arm_hrtick(self, cpu, actions.hrtick);
+        }
         irq::request_resched(self, cpu, actions.resched, source)
     }
 
@@ -269,7 +310,13 @@ impl Host<'_> {
     }
 
     /// `kvm_vcpu_yield_to`: what runs on `cpu` yields to a vCPU's thread. If it did, the caller picks.
-    pub(crate) fn yield_to(&mut self, cpu: CpuNr, task: TaskNr) -> Result<YieldTo, fair::Error> {
+    /// `awaits` is what `scx_stealtime` knows of the yielder.
+    pub(crate) fn yield_to(
+        &mut self,
+        cpu: CpuNr,
+        task: TaskNr,
+        awaits: Awaits,
+    ) -> Result<YieldTo, fair::Error> {
         if matches!(self.tasks[task].state, TaskState::Dead | TaskState::New) {
             // No thread runs it any more, or yet.
             return Ok(YieldTo::Declined);
@@ -278,7 +325,7 @@ impl Host<'_> {
         if self.cfg.knobs.sched.lag_credit.across_run_queues && self.make_part(task, cpu).is_err() {
             return Ok(YieldTo::Declined);
         }
-        let rq = self.cpus[cpu].rq;
+        let (rq, now) = (self.cpus[cpu].rq, self.clock.now());
         let t = &self.tasks[task];
         let (fair, target_cpu, may_run_here) = (t.fair, t.cpu, t.allowed.has(cpu));
         if target_cpu != cpu && self.cpus[target_cpu].current.is_none() {
@@ -286,29 +333,65 @@ impl Host<'_> {
             // Before that `yield_to` finds no running task.
             return Ok(YieldTo::Declined);
         }
-        Ok(
-            match self
-                .fair
-                .yield_to_pulling(rq, fair, may_run_here, self.clock.now())?
-            {
-                fair::YieldTo::Yielded { kicked, pulled, .. } => {
-                    if pulled.is_some() {
-                        self.tasks[task].cpu = cpu;
-                        self.tasks[task].moved_ns = self.clock.now();
-                        place::one_less(self, target_cpu);
-                        place::one_more(self, cpu);
-                        self.out.stats.migrations += 1;
-                    }
-                    if kicked.is_some() && target_cpu != cpu {
-                        self.cpus[target_cpu].resched = fair::Resched::Now;
-                        irq::send_ipi(self, cpu, target_cpu, Irq::Reschedule);
-                    }
-                    YieldTo::Yielded
+        let class = match &mut self.class {
+            Class::Fair(class) => class,
+            Class::Scx(scx) => {
+                if self.cpus[cpu].runnable == 1 && self.cpus[target_cpu].runnable == 1 {
+                    return Ok(YieldTo::BothAlone);
                 }
-                fair::YieldTo::OnlyOne => YieldTo::BothAlone,
-                fair::YieldTo::Refused => YieldTo::Declined,
-            },
-        )
+                let allowed = Allowed {
+                    tasks: &self.tasks,
+                    by_slot: &self.by_slot,
+                };
+                return match scx.yield_to(rq, fair, awaits, now, &allowed)? {
+                    Yielded::Served { kicked, .. } => {
+                        if let Some(kicked) = kicked {
+                            self.interrupt(self.cpu_of(kicked), cpu);
+                        }
+                        Ok(YieldTo::Yielded)
+                    }
+                    Yielded::Refused(_) => Ok(YieldTo::Declined),
+                };
+            }
+        };
+        Ok(match class.yield_to_pulling(rq, fair, may_run_here, now)? {
+            fair::YieldTo::Yielded { kicked, pulled, .. } => {
+                if pulled.is_some() {
+                    self.tasks[task].cpu = cpu;
+                    self.tasks[task].moved_ns = now;
+                    place::one_less(self, target_cpu);
+                    place::one_more(self, cpu);
+                    self.out.stats.migrations += 1;
+                }
+                if kicked.is_some() && target_cpu != cpu {
+                    self.interrupt(target_cpu, cpu);
+                }
+                YieldTo::Yielded
+            }
+            fair::YieldTo::OnlyOne => YieldTo::BothAlone,
+            fair::YieldTo::Refused => YieldTo::Declined,
+        })
+    }
+
+    /// `source` makes another CPU reschedule at once.
+    fn interrupt(&mut self, cpu: CpuNr, source: CpuNr) {
+        self.cpus[cpu].resched = fair::Resched::Now;
+        irq::send_ipi(self, source, cpu, Irq::Reschedule);
+    }
+
+    /// The EOI of a vCPU's thread settles the IPI of another one's: a loan of `scx_stealtime` ends.
+    pub(crate) fn answered(&mut self, sender: TaskNr, receiver: TaskNr) -> Sim {
+        let ids = (self.tasks[sender].fair, self.tasks[receiver].fair);
+        let Class::Scx(scx) = &mut self.class else {
+            return Ok(());
+        };
+        match scx.answered(ids.0, ids.1)? {
+            Some(rq) => {
+                let cpu = self.cpu_of(rq);
+                irq::request_resched(self, cpu, Resched::Now, cpu)
+            }
+            None => Ok(()),
+        }
     }
 
     /// The running task of `cpu` sleeps, or ends. The caller picks.
@@ -321,7 +404,7 @@ impl Host<'_> {
             _ => Block::Sleep,
         };
         let rq = self.cpus[cpu].rq;
-        self.fair.block(rq, mode, self.clock.now())?;
+        self.class.block(rq, mode, self.clock.now())?;
         if mode != Block::Exit {
             self.tasks[task].state = TaskState::Blocked;
         }

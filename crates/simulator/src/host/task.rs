@@ -93,6 +93,18 @@ impl CpuSet {
         Self(Some(Rc::new(Words { first, words })))
     }
 
+    /// Whether it names one CPU alone.
+    pub(crate) fn is_single(&self) -> bool {
+        let count = |words: &Words| {
+            words
+                .words
+                .iter()
+                .map(|word| word.count_ones())
+                .sum::<u32>()
+        };
+        self.0.as_ref().is_some_and(|words| count(words) == 1)
+    }
+
     pub(crate) fn has(&self, cpu: CpuNr) -> bool {
         match &self.0 {
             None => true,
@@ -216,7 +228,7 @@ pub(crate) fn step(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr) -> Sim<Flow> {
             }
             Op::Yield => {
                 let rq = host.cpus[cpu].rq;
-                host.fair.yield_task(rq, now)?;
+                host.class.yield_task(rq, now)?;
                 return Ok(Flow::Schedule);
             }
             Op::Exit => {

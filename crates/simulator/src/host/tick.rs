@@ -14,7 +14,7 @@ pub(crate) fn tick(host: &mut Host<'_>, cpu: CpuNr, due: u64) -> Sim {
     host.out.stats.ticks += 1;
     bandwidth::charge_current(host, cpu);
     if host.cpus[cpu].current.is_some() {
-        let actions = host.fair.tick(host.cpus[cpu].rq, host.clock.now())?;
+        let actions = host.class.tick(host.cpus[cpu].rq, host.clock.now())?;
         host.act(cpu, actions, cpu)?;
     }
     balance::on_tick(host, cpu)?;
@@ -30,7 +30,7 @@ pub(crate) fn tick(host: &mut Host<'_>, cpu: CpuNr, due: u64) -> Sim {
 }
 
 pub(crate) fn hrtick(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
-    let actions = host.fair.hrtick(host.cpus[cpu].rq, host.clock.now())?;
+    let actions = host.class.hrtick(host.cpus[cpu].rq, host.clock.now())?;
     host.act(cpu, actions, cpu)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn tick_remote(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     }
     let remote = housekeeper(host, cpu).unwrap_or(CpuNr(0));
     host.charge(remote, host.costs.tick_ns);
-    let actions = host.fair.tick(host.cpus[cpu].rq, host.clock.now())?;
+    let actions = host.class.tick(host.cpus[cpu].rq, host.clock.now())?;
     host.act(cpu, actions, remote)
 }
 

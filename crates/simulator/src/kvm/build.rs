@@ -70,7 +70,8 @@ fn add_vm(
     let meter = host.out_mut().add_meter(&config.name);
     let first = VcpuNr::from_index(kvm.vcpus.len());
     let hints = &host.cfg().knobs.kvm.directed_yield.ipi;
-    let hinted = hints.ipi_tracking_enabled || hints.guest_yield_hint;
+    let hinted =
+        hints.ipi_tracking_enabled || hints.guest_yield_hint || host.class().scx().is_some();
     let ipi_contexts = (0..if hinted { config.vcpus } else { 0 })
         .map(|_| IpiContext::new())
         .collect();
@@ -240,6 +241,7 @@ fn add_vcpu(
         inject: None,
         window: false,
         pv_unhalted: false,
+        answered: false,
         parked: false,
         books: RunningBooks::default(),
     });

@@ -80,6 +80,8 @@ pub(crate) struct Vcpu {
     pub(crate) parked: bool,
     /// A paravirtual spinlock was passed on to it while it was halted.
     pub(crate) pv_unhalted: bool,
+    /// The awaited answer has come since the last entry.
+    pub(crate) answered: bool,
     pub(crate) books: crate::books::RunningBooks,
 }
 

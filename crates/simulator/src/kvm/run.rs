@@ -160,6 +160,7 @@ fn begin_entry(
     );
     let v = &mut kvm.vcpus[vcpu];
     v.run = VcpuRun::Entering;
+    v.answered = false;
     if let Some(took) = v.books.entered(host.now()) {
         host.stats_mut().exit_took(v.exit.reason().code, took);
     }

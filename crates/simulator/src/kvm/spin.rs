@@ -5,13 +5,14 @@ use stealtime_events::{Kind, VcpuId};
 use stealtime_hypervisor::directed_yield::ple::spins_in_kernel;
 use stealtime_hypervisor::directed_yield::{YieldFlags, YieldHost, YieldState, YieldTo};
 use stealtime_hypervisor::fair;
-use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::ipi_tracking::{IpiContext, confirmed_receiver};
 use stealtime_hypervisor::posted_interrupt::Requests;
+use stealtime_hypervisor::scx::Awaits;
 
 use super::{Kvm, VcpuRun, Word, tracking};
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
-use crate::host::{Flow, Host, poll};
+use crate::host::{Body, Flow, Host, poll};
 use crate::ids::{CpuNr, VcpuNr, VmNr};
 
 /// What the search for a vCPU asks.
@@ -68,7 +69,8 @@ impl YieldHost for Asked<'_, '_> {
         let Some(task) = self.vcpu(vcpu).map(|v| v.task) else {
             return YieldTo::Declined;
         };
-        match self.host.yield_to(self.cpu, task) {
+        let awaits = awaits(self.kvm, self.host, self.cpu, self.vm);
+        match self.host.yield_to(self.cpu, task, awaits) {
             Ok(answer) => {
                 self.yielded |= answer == YieldTo::Yielded;
                 answer
@@ -78,6 +80,35 @@ impl YieldHost for Asked<'_, '_> {
                 YieldTo::Declined
             }
         }
+    }
+}
+
+/// What `scx_stealtime` knows of the vCPU that runs on `cpu`.
+fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
+    let current = host.cpus()[cpu]
+        .current
+        .map(|task| &host.tasks()[task].body);
+    let Some(&Body::Vcpu(yielder)) = current else {
+        return Awaits::Nothing;
+    };
+    if host.class().scx().is_none() {
+        return Awaits::Nothing;
+    }
+    let v = &kvm.vcpus[yielder];
+    if v.answered {
+        return Awaits::Answered;
+    }
+    let contexts = &kvm.vms[vm].ipi_contexts;
+    let knobs = tracking::knobs(host);
+    match confirmed_receiver(contexts, &knobs, v.index, host.now()) {
+        Some(awaited) => {
+            let first = yielder.0 - v.index;
+            Awaits::Receiver {
+                task: host.tasks()[kvm.vcpus[VcpuNr(first + awaited.receiver)].task].fair,
+                sent_ns: awaited.time_ns,
+            }
+        }
+        None => Awaits::Nothing,
     }
 }
 

@@ -3,14 +3,14 @@
 
 use stealtime_hypervisor::directed_yield::DirectedYield;
 use stealtime_hypervisor::ipi_tracking::{
-    Delivery, NotRecorded, eoi, forget, guest_hint, withdraw_hint,
+    Delivery, IpiContext, IpiKnobs, NotRecorded, eoi, forget, guest_hint, withdraw_hint,
 };
 
 use super::Kvm;
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
 use crate::host::Host;
-use crate::ids::{VcpuNr, VmNr};
+use crate::ids::{TaskNr, VcpuNr, VmNr};
 
 /// A vCPU of the guest sent an IPI.
 pub(crate) fn track_ipi(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr, delivery: &Delivery) -> Sim {
@@ -18,8 +18,8 @@ pub(crate) fn track_ipi(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr, delivery: 
     if contexts.is_empty() {
         return Ok(());
     }
-    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
-    match delivery.finish(contexts, knobs, host.now(), host.out().mechanisms()) {
+    let knobs = knobs(host);
+    match delivery.finish(contexts, &knobs, host.now(), host.out().mechanisms()) {
         Err(NotRecorded::NoSuchVcpu(error)) => host.broken(error.to_string()),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -37,17 +37,40 @@ pub(crate) fn track_eoi(
     if contexts.is_empty() {
         return Ok(());
     }
-    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
+    let knobs = knobs(host);
+    let (first, receiver) = (vcpu.0 - v.index, v.task);
+    let sender = contexts
+        .get(v.index as usize)
+        .and_then(IpiContext::last_sender);
     match eoi(
         contexts,
-        knobs,
+        &knobs,
         v.index,
         vector,
         host.now(),
         host.out().mechanisms(),
     ) {
-        Ok(_) => Ok(()),
+        Ok(settled) => match sender.filter(|_| settled) {
+            Some(sender) => answered(kvm, host, VcpuNr(first + sender), receiver),
+            None => Ok(()),
+        },
         Err(error) => host.broken(error.to_string()),
+    }
+}
+
+/// The record of `sender` is settled.
+fn answered(kvm: &mut Kvm, host: &mut Host<'_>, sender: VcpuNr, receiver: TaskNr) -> Sim {
+    let sender = &mut kvm.vcpus[sender];
+    sender.answered = true;
+    host.answered(sender.task, receiver)
+}
+
+/// Options of the tracking: `scx_stealtime` tracks IPIs by itself.
+pub(super) fn knobs(host: &Host<'_>) -> IpiKnobs {
+    let knobs = host.cfg().knobs.kvm.directed_yield.ipi;
+    IpiKnobs {
+        ipi_tracking_enabled: knobs.ipi_tracking_enabled || host.class().scx().is_some(),
+        ..knobs
     }
 }
 

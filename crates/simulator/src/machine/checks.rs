@@ -4,11 +4,11 @@
 //! made where something happens ([`Checks::fail`]). The rest look at everything once in so many
 //! events: their cost for an event does not grow with the machine.
 
-use stealtime_hypervisor::fair::{self, TaskView};
+use stealtime_hypervisor::fair::{self, Fair, RqId, TaskView};
 
 use crate::fault::Sim;
 use crate::guest::{Guests, stretch};
-use crate::host::{Body, Host, Irq, Phase, TaskState, bandwidth, tick};
+use crate::host::{Body, Class, Host, Irq, Phase, TaskState, bandwidth, tick};
 use crate::ids::{CpuNr, Number, TaskNr, VcpuNr};
 use crate::kvm::{Kvm, VcpuRun};
 
@@ -167,7 +167,6 @@ impl Checks {
                 continue;
             }
             let (state, cpu) = (t.state, t.cpu);
-            let view = host.fair().view(t.fair)?;
             let c = &host.cpus()[cpu];
             let runs = c.current == Some(task);
             if runs != (state == TaskState::Running) {
@@ -175,29 +174,44 @@ impl Checks {
                 self.fail("one-place", || message);
             }
             let queued = matches!(state, TaskState::Running | TaskState::Runnable);
-            if queued != (view.state == fair::TaskState::Runnable)
-                || (queued && view.rq != Some(c.rq))
-            {
-                let message = format!(
-                    "{} is {state:?} on {}: {view:?}",
-                    task_name(host, task),
-                    cpu.0
-                );
-                self.fail("scheduler-agrees", || message);
-            }
+            self.check_view(host, task, queued.then_some(c.rq))?;
             let waits = host.now() - t.books.changed_ns().max(t.moved_ns);
             if state == TaskState::Runnable && c.phase == Phase::Idle && waits > MOST_IDLE_WAIT_NS {
                 let message = format!("{} waits on idle CPU {}", task_name(host, task), cpu.0);
                 self.fail("wakeup-lost", || message);
             }
-            self.check_lag(host, task, &view);
+        }
+        Ok(())
+    }
+
+    /// The class has the task where the host has it.
+    fn check_view(&mut self, host: &Host<'_>, task: TaskNr, rq: Option<RqId>) -> Sim {
+        let t = &host.tasks()[task];
+        let agrees = match host.class() {
+            Class::Fair(fair) => {
+                let view = fair.view(t.fair)?;
+                self.check_lag(host, fair, task, &view);
+                rq.is_some() == (view.state == fair::TaskState::Runnable)
+                    && (rq.is_none() || view.rq == rq)
+            }
+            Class::Scx(scx) => scx.runnable_on(t.fair)? == rq,
+        };
+        if !agrees {
+            let message = format!(
+                "{} is {:?} on {}: {:?}",
+                task_name(host, task),
+                t.state,
+                t.cpu.0,
+                host.class().fair().map(|fair| fair.view(t.fair))
+            );
+            self.fail("scheduler-agrees", || message);
         }
         Ok(())
     }
 
     /// `entity_lag` is clamped when it is stored. Later changes of weight scale it.
-    fn check_lag(&mut self, host: &Host<'_>, task: TaskNr, view: &TaskView) {
-        let slice = host.fair().config().base_slice_ns.max(view.entity.slice_ns);
+    fn check_lag(&mut self, host: &Host<'_>, fair: &Fair, task: TaskNr, view: &TaskView) {
+        let slice = fair.config().base_slice_ns.max(view.entity.slice_ns);
         let bound = fair::weights::calc_delta_fair(slice + tick::tick_ns(host), view.entity.weight);
         let lag = view.entity.vlag.unsigned_abs();
         if lag > bound {
@@ -215,14 +229,17 @@ impl Checks {
         }
         for cpu in host.cpus().numbers() {
             let c = &host.cpus()[cpu];
-            let queue = host.fair().queue(c.rq, None)?;
-            let counts = (c.runnable, runnable[cpu.index()], queue.h_nr_runnable);
+            let queued = match host.class().fair() {
+                Some(fair) => fair.queue(c.rq, None)?.h_nr_runnable,
+                None => c.runnable,
+            };
+            let counts = (c.runnable, runnable[cpu.index()], queued);
             if counts.0 != counts.1 || counts.0 != counts.2 {
                 let message = format!("CPU {}: kept, tasks, queue: {counts:?}", cpu.0);
                 self.fail("runnable-count", || message);
             }
             let c = &host.cpus()[cpu];
-            let runs = host.fair().running(c.rq)?;
+            let runs = host.class().running(c.rq)?;
             let current = c.current.map(|task| host.tasks()[task].fair);
             if runs != current {
                 let message = format!("CPU {}: the scheduler runs {runs:?}", cpu.0);
@@ -237,7 +254,11 @@ impl Checks {
         let n = host.cpus().len().max(1);
         let cpu = CpuNr::from_index(self.next % n);
         self.next = (self.next + 1) % n;
-        if !host.fair().consistent(host.cpus()[cpu].rq) {
+        let consistent = match host.class() {
+            Class::Fair(fair) => fair.consistent(host.cpus()[cpu].rq),
+            Class::Scx(scx) => scx.consistent(),
+        };
+        if !consistent {
             self.fail("vruntime-sums", || format!("run queue of CPU {}", cpu.0));
         }
     }

@@ -9,6 +9,7 @@ use stealtime_hypervisor::directed_yield::{
 };
 use stealtime_hypervisor::fair;
 use stealtime_hypervisor::ipi_tracking::IpiContext;
+use stealtime_hypervisor::scx::Awaits;
 
 use crate::fault::Sim;
 use crate::host::{Host, TaskState, poll};
@@ -113,7 +114,7 @@ impl YieldHost for Asked<'_, '_> {
         let Some(vcpu) = self.vcpus.get(vcpu as usize) else {
             return YieldTo::Declined;
         };
-        match self.host.yield_to(self.cpu, vcpu.task) {
+        match self.host.yield_to(self.cpu, vcpu.task, Awaits::Nothing) {
             Ok(answer) => answer,
             Err(error) => {
                 self.failed = Some(error);
@@ -151,7 +152,7 @@ impl Yields {
         if poll::single_task_running(host, cpu)? {
             return Ok(false);
         }
-        let yielded = host.yield_to(cpu, target)? == YieldTo::Yielded;
+        let yielded = host.yield_to(cpu, target, Awaits::Nothing)? == YieldTo::Yielded;
         host.stats_mut().directed_yields += u64::from(yielded);
         Ok(yielded)
     }

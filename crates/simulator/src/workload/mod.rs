@@ -46,6 +46,7 @@ pub const LIBRARY: &[Workload] = &[
     parsec::DEDUP,
     hackbench::HACKBENCH,
     simple::IDLE,
+    simple::IPI_PAIRS,
     build::KERNEL_BUILD,
     redis::REDIS,
     pipe::SCHED_PIPE,

@@ -100,6 +100,51 @@ pub(super) const USER_LOCK: Workload = Workload {
     },
 };
 
+pub(super) const IPI_PAIRS: Workload = Workload {
+    name: "ipi-pairs",
+    about: "even vCPUs that call a function on the next one and wait for it, over and over, while \
+        odd ones compute. A call is an operation and a latency",
+    params: &[ParamDoc {
+        name: "think_ns",
+        default: 1_000,
+        min: 0,
+        max: 1_000_000_000,
+        unit: "ns",
+        about: "mean computing between two calls (as the guest of scripts/live/yield-guest.S, about)",
+    }],
+    build: |params, guest| {
+        let think = params.get("think_ns");
+        for vcpu in 0..guest.vcpus() {
+            let partner = vcpu + 1;
+            let is_caller = vcpu % 2 == 0 && partner < guest.vcpus();
+            guest.spawn(&format!("pair/{vcpu}"), Some(vcpu), |thread| async move {
+                match is_caller {
+                    true => caller(thread, partner, think).await,
+                    false => computes(thread).await,
+                }
+            })?;
+        }
+        Ok(())
+    },
+};
+
+async fn caller(mut thread: Thread, partner: u32, think: u64) {
+    loop {
+        let think = thread.random.exponential(think);
+        let sent = thread.now();
+        thread.call_one(partner).await;
+        thread.took(thread.now() - sent);
+        thread.compute(think).await;
+    }
+}
+
+async fn computes(mut thread: Thread) {
+    loop {
+        let chunk = thread.random.around(1_000_000, 50);
+        thread.compute(chunk).await;
+    }
+}
+
 async fn user_lock(mut thread: Thread, lock: SpinId, think: u64, held: u64) {
     loop {
         let ns = thread.random.exponential(think);
