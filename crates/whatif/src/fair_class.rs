@@ -1,8 +1,8 @@
-//! Knobs that only one of the two fair classes has.
+//! Knobs that only one of the schedulers has.
 
 use stealtime_lab::knobs::{FairClass, Setting, Value};
 use stealtime_replay::host;
-use stealtime_simulator::config::{Cfs, Config};
+use stealtime_simulator::config::{Cfs, Config, SchedPolicy};
 
 use crate::baseline::Baseline;
 use crate::question::{FEATURES, feature, words};
@@ -23,8 +23,38 @@ fn is_cfs(settings: &[Setting], base: &Baseline) -> bool {
     chosen.unwrap_or(base.config.knobs.sched.cfs.is_some())
 }
 
+/// The knob that chooses the scheduler.
+const POLICY: &str = "sched.policy";
+
+/// Whether the host has `scx_stealtime` with these settings.
+fn is_scx(settings: &[Setting], base: &Baseline) -> bool {
+    let is_fair = |value: &Value| matches!(value, Value::Words(word) if word == "fair");
+    let mut policies = settings
+        .iter()
+        .rev()
+        .filter(|setting| setting.name() == POLICY);
+    match policies.next() {
+        Some(setting) => !setting.value().is_some_and(is_fair),
+        None => base.config.knobs.sched.policy != SchedPolicy::Fair,
+    }
+}
+
+/// Whether `scx_stealtime` knows a knob of the fair class.
+fn scx_has(setting: &Setting) -> bool {
+    let name = setting.name();
+    let is_of_class = name == FAIR || name == FEATURES;
+    name == "sched.base_slice_ns"
+        || !is_of_class && setting.knob().is_none_or(|knob| knob.class.is_none())
+}
+
 /// Why one of the settings has no effect on the class that the host has with them, if so.
 pub(crate) fn lacks(settings: &[Setting], base: &Baseline) -> Option<String> {
+    if is_scx(settings, base) {
+        let setting = settings.iter().find(|setting| !scx_has(setting))?;
+        return Some(format!(
+            "{setting}: scx_stealtime has nothing of it; with {POLICY}=fair it is answered"
+        ));
+    }
     let cfs = is_cfs(settings, base);
     let (class, alternative) = match cfs {
         true => ("CFS", "eevdf"),

@@ -239,6 +239,11 @@ impl HostSetting {
         Self::step(Method::Template(set), Acts::AtOnce, plain)
     }
 
+    /// The same for a value that is spelled in another way.
+    pub(super) const fn live_by(set: &'static str, spell: fn(&Value) -> Option<String>) -> Self {
+        Self::step(Method::Template(set), Acts::AtOnce, spell)
+    }
+
     /// A quota and a period in µs.
     pub(super) const fn live_quota(set: &'static str) -> Self {
         Self::step(Method::Template(set), Acts::AtOnce, quota)

@@ -74,7 +74,7 @@ const TIMER_EXITS: Replay = Replay::scenario(
     "exits for timers are demand with the times that they had",
     "posted-timers.toml",
 );
-const SPINNING: Replay = Replay::scenario(
+pub(super) const SPINNING: Replay = Replay::scenario(
     "how long a vCPU spins is part of its demand, though a replay shows which task gets its CPU",
     "lock-holder.toml",
 );

@@ -2,11 +2,11 @@
 
 use stealtime_hypervisor::fair::{Feature, Features, PickMode, Preempt};
 use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
-use stealtime_simulator::config::{CfsKnobs, Knobs};
+use stealtime_simulator::config::{CfsKnobs, Knobs, SchedPolicy, ScxKnobs, Yields};
 
 use super::Source::{Ours, Upstream};
 use super::host_setting::{HostSetting, Location, scheduler};
-use super::kvm::Words;
+use super::kvm::{SPINNING, Words};
 use super::replay::{FairClass, Part, Replay};
 use super::value::{Kind, Value, ValueError, time_or};
 use super::{Knob, knob};
@@ -186,7 +186,68 @@ fn pick_kernel(value: &Value) -> Option<String> {
     Some(text.to_owned())
 }
 
+const YIELDS: Words<Yields> = Words(&[
+    ("refuse", Yields::Refuse),
+    ("nominee", Yields::Nominee),
+    ("receiver", Yields::Receiver),
+]);
+const SCX_STEALTIME: &str = "scx-stealtime";
+
+fn policy_step(value: &Value) -> Option<String> {
+    let text = match value.to_string().as_str() {
+        SCX_STEALTIME => "stealtime sched load",
+        _ => "end `stealtime sched load`",
+    };
+    Some(text.to_owned())
+}
+
+fn scx(knobs: &mut Knobs) -> Result<&mut ScxKnobs, ValueError> {
+    match &mut knobs.sched.policy {
+        SchedPolicy::ScxStealtime(scx) => Ok(scx),
+        SchedPolicy::Fair => Err(ValueError::Requires("sched.policy=scx-stealtime")),
+    }
+}
+
+const fn scx_or_usual(knobs: &Knobs) -> Option<ScxKnobs> {
+    match knobs.sched.policy {
+        SchedPolicy::ScxStealtime(scx) => Some(scx),
+        SchedPolicy::Fair => None,
+    }
+}
+
+/// `--spin-us` takes whole microseconds.
+fn whole_us(value: &Value) -> Option<String> {
+    Some((value.ns().ok()? / 1_000).to_string())
+}
+
 pub(super) static KNOBS: &[Knob] = &[
+    knob!(Knobs "sched.policy", Kind::Choice(|| vec!["fair", SCX_STEALTIME]),
+    Ours("the fair class, or the sched_ext scheduler that stealtime sched loads"),
+    "Which scheduler has the host's tasks",
+    Replay::Shows(Part::Tasks),
+    HostSetting::live_by("{value}", policy_step),
+    |k| Value::Words(match k.sched.policy {
+        SchedPolicy::Fair => "fair",
+        SchedPolicy::ScxStealtime(_) => SCX_STEALTIME,
+    }.to_owned()),
+    |k, v| k.sched.policy = match v.words()? {
+        SCX_STEALTIME => SchedPolicy::ScxStealtime(scx_or_usual(k).unwrap_or_default()),
+        _ => SchedPolicy::Fair,
+    }),
+    knob!(Knobs "sched.scx.yield", Kind::Choice(|| YIELDS.all()),
+        Ours("--yield of scx_stealtime"),
+        "With scx-stealtime, what a directed yield runs: nothing, the vCPU that KVM nominates, or the receiver of the yielder's IPI",
+        Replay::Shows(Part::DirectedYields),
+        HostSetting::live_word("stealtime sched load --yield {value}"),
+        |k| YIELDS.show(&scx_or_usual(k).unwrap_or_default().yields),
+        |k, v| scx(k)?.yields = YIELDS.read(v)?),
+    knob!(Knobs "sched.scx.spin_ns", Kind::Time { min: 0, max: 1_000_000_000 },
+        Ours("--spin-us of scx_stealtime"),
+        "With scx-stealtime, how long a vCPU spins on while the receiver of its IPI runs, before it yields to another",
+        SPINNING,
+        HostSetting::live_by("stealtime sched load --spin-us {value}", whole_us),
+        |k| Value::Ns(scx_or_usual(k).unwrap_or_default().spin_ns),
+        |k, v| scx(k)?.spin_ns = v.ns()?),
     knob!(Knobs "sched.fair", Kind::Choice(|| vec!["eevdf", "cfs"]),
     Ours("EEVDF, as from Linux 6.6 on, or CFS, as before"),
     "Which fair class schedules",

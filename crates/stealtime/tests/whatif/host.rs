@@ -322,6 +322,7 @@ fn either_class_can_be_asked_for_and_what_it_has() {
     for settings in [
         &["sched.fair=cfs"][..],
         &["sched.fair=cfs", "sched.min_granularity_ns=3ms"],
+        &["sched.policy=scx-stealtime", "sched.base_slice_ns=1ms"],
     ] {
         let out = said(HACKBENCH, settings);
         assert!(out.contains("verdict: "), "{settings:?}: {out}");
@@ -334,6 +335,11 @@ fn either_class_can_be_asked_for_and_what_it_has() {
             "CFS has nothing of it",
         ),
         (HACKBENCH, "sched.latency_ns=3ms", "EEVDF has nothing of it"),
+        (
+            HACKBENCH,
+            "sched.scx.yield=nominee",
+            "sched.policy=scx-stealtime",
+        ),
     ] {
         let error = complaint(&[recording, "--set", setting]).replace("\n  ", " ");
         assert!(error.contains(why), "{setting}: {error}");
