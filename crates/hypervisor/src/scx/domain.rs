@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeSet;
 
+use super::member::Member;
 use crate::wide;
 
 /// The deadline as the queue compares it, with the order of insertion.
@@ -64,12 +65,12 @@ impl Domain {
         average
     }
 
-    pub(super) fn join(&mut self, vruntime: u64, weight: u64) {
+    pub(super) fn add_member(&mut self, vruntime: u64, weight: u64) {
         self.sum += self.product(vruntime, weight);
         self.weight += weight;
     }
 
-    pub(super) fn leave(&mut self, vruntime: u64, weight: u64) {
+    pub(super) fn remove_member(&mut self, vruntime: u64, weight: u64) {
         debug_assert!(weight <= self.weight, "the member is counted");
         self.sum -= self.product(vruntime, weight);
         self.weight = self.weight.saturating_sub(weight);
@@ -80,7 +81,7 @@ impl Domain {
     }
 
     /// A member of this weight moves by `delta`.
-    pub(super) fn shift(&mut self, delta: i64, weight: u64) {
+    pub(super) fn shift_member(&mut self, delta: i64, weight: u64) {
         self.sum += i128::from(delta) * i128::from(weight);
     }
 
@@ -99,11 +100,13 @@ impl Domain {
         self.queue.iter().map(|(_, task)| *task)
     }
 
-    /// Whether the sums are those of `members`: virtual time and weight of each.
-    pub(super) fn agrees(&self, members: impl Iterator<Item = (u64, u64)>) -> bool {
-        let (sum, weight) = members.fold((0, 0), |(sum, total), (vruntime, weight)| {
-            (sum + self.product(vruntime, weight), total + weight)
-        });
+    /// Whether the sums are those of its members.
+    pub(super) fn agrees<'m>(&self, members: impl Iterator<Item = &'m Member>) -> bool {
+        let (mut sum, mut weight) = (0, 0);
+        for member in members {
+            sum += self.product(member.vruntime(), member.weight());
+            weight += member.weight();
+        }
         sum == self.sum && weight == self.weight
     }
 }

@@ -6,7 +6,6 @@
 
 use super::queues::LEAST_SLICE_NS;
 use super::{Affinity, Place, Scx, Want, Yields};
-use crate::fair::weights::calc_delta_fair;
 use crate::fair::{Error, RqId, TaskId};
 use crate::lag_credit::arithmetic::is_due;
 
@@ -112,7 +111,7 @@ impl Counts {
     }
 }
 
-/// What KVM's tracepoints have told of the yielder's last IPI.
+/// What KVM's tracepoints know of the yielder's last IPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
     /// Nothing: no record, or too old.
@@ -138,39 +137,11 @@ impl Scx {
         let number = self.cpu_index(cpu)?;
         let index = self.cpus[number].current.ok_or(Error::Idle(cpu))?;
         self.charge_running(index, now_ns);
-        self.forfeit(index);
+        let task = &mut self.tasks[index];
+        let domain = &mut self.domains[task.domain];
+        task.time.forfeit(domain, self.config.slice_ns);
         self.tasks[index].slice_ns = 0;
         Ok(())
-    }
-
-    /// `yield_task_fair`: an eligible yielder loses the rest of its request.
-    fn forfeit(&mut self, index: usize) {
-        let task = &self.tasks[index];
-        if !self.is_due(index) {
-            return;
-        }
-        let (rest, weight) = (
-            task.deadline.wrapping_sub(task.vruntime) as i64,
-            task.weight,
-        );
-        self.shift(index, rest.max(0));
-        let task = &mut self.tasks[index];
-        let request = calc_delta_fair(self.config.slice_ns, weight);
-        task.deadline = task.vruntime.wrapping_add(request);
-    }
-
-    /// A yielder keeps no more lag than a sleeper would: it could hold the CPU for as long otherwise.
-    fn forfeit_excess(&mut self, index: usize) {
-        let task = &self.tasks[index];
-        let lag = self.domains[task.domain]
-            .average()
-            .wrapping_sub(task.vruntime) as i64;
-        let excess = lag - self.lag_bound(task.weight);
-        if task.weight > 0 && excess > 0 {
-            self.shift(index, excess);
-            let task = &mut self.tasks[index];
-            task.deadline = task.deadline.wrapping_add(excess as u64);
-        }
     }
 
     /// `ops.yield` with a target: the current task of `cpu` spins, and KVM nominates another vCPU.
@@ -257,11 +228,11 @@ impl Scx {
         now_ns: u64,
         affinity: &impl Affinity,
     ) -> Yielded {
-        let here = RqId(number as u32);
-        let (from, to) = (self.id_of(yielder), self.id_of(target));
-        let may_run_here = affinity.may_run(to, here);
-        let there = self.tasks[target].cpu;
-        if !may_run_here && affinity.is_pinned(from) && affinity.is_pinned(to) {
+        let rq = RqId(number as u32);
+        let (lending, wanted) = (self.id_of(yielder), self.id_of(target));
+        let may_run_here = affinity.may_run(wanted, rq);
+        let target_cpu = self.tasks[target].cpu;
+        if !may_run_here && affinity.is_pinned(lending) && affinity.is_pinned(wanted) {
             return Yielded::Refused(Refusal::Pinned);
         }
         let (yielder_due, target_due) = (self.is_due(yielder), self.is_due(target));
@@ -270,16 +241,19 @@ impl Scx {
         if !yielder_due && !target_due {
             return Yielded::Refused(Refusal::Guard);
         }
-        let mut slice_ns = self.request_left_ns(yielder).max(LEAST_SLICE_NS);
+        let mut slice_ns = self.tasks[yielder]
+            .time
+            .request_left_ns()
+            .max(LEAST_SLICE_NS);
         // Without an EOI to end the loan, a target that is due pays for itself.
         let pays = target_due && (served != Served::Receiver || !yielder_due);
-        let lender = (!pays).then_some(from);
+        let lender = (!pays).then_some(lending);
         if lender.is_some() && served == Served::Receiver {
             slice_ns = slice_ns.min(self.config.loan_ns);
         }
-        let runs_on = if may_run_here { number } else { there };
+        let runs_on = if may_run_here { number } else { target_cpu };
         self.cpus[runs_on].want = Some(Want {
-            task: to,
+            task: wanted,
             lender,
             slice_ns,
         });
@@ -296,7 +270,10 @@ impl Scx {
             }
         }
         self.tasks[yielder].slice_ns = 0;
-        self.forfeit_excess(yielder);
+        let longest_ns = self.longest_ns();
+        let task = &mut self.tasks[yielder];
+        task.time
+            .forfeit_excess(&mut self.domains[task.domain], longest_ns);
         if lender.is_some() {
             self.outcomes.add(Outcome::Loans, 1);
         }

@@ -2,8 +2,8 @@
 //!
 //! Each cache domain has one queue, ordered by virtual deadline. A CPU that needs a task takes the
 //! first eligible one (EEVDF). A directed yield runs the vCPU that the yielder waits for, and that
-//! one borrows the rest of the yielder's request. [`Scx`] has no clock, wakes no task and knows no
-//! affinity: the caller passes the time and where a task may run, and acts on what is returned.
+//! one borrows the rest of the yielder's request. [`Scx`] has no clock and wakes no task. The caller
+//! passes the time and where a task may run, and acts on what is returned.
 //!
 //! Each operation names its callback of `struct sched_ext_ops`. Ids are those of [`crate::fair`], so
 //! that a caller may replace one class by the other.
@@ -30,6 +30,7 @@
 mod domain;
 mod groups;
 mod loan;
+mod member;
 mod queues;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use crate::fair::{Error, GroupId, RqId, TaskId};
 use domain::Domain;
 use groups::Groups;
 pub use loan::{Awaits, Outcome, Refusal, Served, Yielded};
+use member::Member;
 
 /// `SCX_SLICE_DFL`: the slice that the kernel gives a task which has none, in ns.
 pub const SLICE_DFL_NS: u64 = 20_000_000;
@@ -150,12 +152,7 @@ struct Task {
     /// Weight as `p->scx.weight`: 100 at nice 0.
     own_weight: u32,
     group: usize,
-    vruntime: u64,
-    deadline: u64,
-    /// Lag at the last sleep, in virtual ns.
-    vlag: i64,
-    /// Weight in the sums of its domain; 0: no member.
-    weight: u64,
+    time: Member,
     domain: usize,
     /// Start of the part of its run that is not charged yet; `None` while it does not run.
     exec_start: Option<u64>,
@@ -317,18 +314,15 @@ impl Scx {
     /// A stale id.
     pub fn lag_ns(&self, task: TaskId) -> Result<i64, Error> {
         let task = &self.tasks[self.index_of(task)?];
-        let average = self.domains.get(task.domain).map_or(0, Domain::average);
-        Ok(average.wrapping_sub(task.vruntime) as i64)
+        let domain = self.domains.get(task.domain);
+        Ok(domain.map_or(0, |domain| task.time.lag(domain)))
     }
 
     /// Whether all sums agree with the tasks; linear in their number, for checks.
     pub fn consistent(&self) -> bool {
         let agrees = |n: usize| {
-            let members = self
-                .tasks
-                .iter()
-                .filter(|task| task.weight > 0 && task.domain == n);
-            self.domains[n].agrees(members.map(|task| (task.vruntime, task.weight)))
+            let members = self.tasks.iter().filter(|task| task.domain == n);
+            self.domains[n].agrees(members.map(|task| &task.time))
         };
         (0..self.domains.len()).all(agrees)
     }
@@ -365,10 +359,7 @@ impl Task {
             cpu: 0,
             own_weight: 100,
             group: 0,
-            vruntime: 0,
-            deadline: 0,
-            vlag: 0,
-            weight: 0,
+            time: Member::default(),
             domain: 0,
             exec_start: None,
             slice_ns: 0,

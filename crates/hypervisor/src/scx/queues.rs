@@ -1,154 +1,54 @@
 //! Queues and virtual time: the callbacks of `sched-ext/bpf/scx_stealtime.bpf.c` and `vtime.h`.
 
 use super::{Affinity, ELIGIBLE_SCAN, MIN_RUN_NS, Picked, Place, SLICE_DFL_NS, Scx, Task};
-use crate::fair::weights::{calc_delta_fair, service_ns};
 use crate::fair::{Block, Error, RqId, TaskId};
-use crate::wide;
 
 /// Shortest slice of a task that goes on or borrows, in ns: an interrupt's handler needs some time.
 pub(super) const LEAST_SLICE_NS: u64 = 100_000;
 
-/// Membership in the sums of a domain.
+/// Virtual time of tasks.
 impl Scx {
-    /// Largest lag that is kept at a weight, in virtual ns (the bound in `entity_lag`).
-    pub(super) fn lag_bound(&self, weight: u64) -> i64 {
-        let longest_ns = self.config.slice_ns + self.config.tick_ns;
-        calc_delta_fair(longest_ns, weight).min(i64::MAX as u64) as i64
+    /// The longest that a task runs beyond its share, in ns.
+    pub(super) fn longest_ns(&self) -> u64 {
+        self.config.slice_ns + self.config.tick_ns
     }
 
-    /// The task leaves the sums; its lag is kept, within the bound.
-    fn leave_domain(&mut self, index: usize) {
-        let bound = self.lag_bound(self.tasks[index].weight);
-        let task = &mut self.tasks[index];
-        if task.weight == 0 {
-            return;
-        }
-        let domain = &mut self.domains[task.domain];
-        let average = domain.rebase();
-        domain.leave(task.vruntime, task.weight);
-        task.vlag = (average.wrapping_sub(task.vruntime) as i64).clamp(-bound, bound);
-        task.weight = 0;
+    pub(super) fn is_due(&self, index: usize) -> bool {
+        let task = &self.tasks[index];
+        task.time.is_due(&self.domains[task.domain])
     }
 
-    /// `place_entity`: the task joins with its lag, which it keeps although the average moves with it.
-    /// A task that slept keeps no debt that the queue has passed meanwhile.
-    fn join_domain(&mut self, index: usize, number: usize, weight: u64, has_slept: bool) {
-        let task = &mut self.tasks[index];
-        let domain = &mut self.domains[number];
-        let average = domain.rebase();
-        if has_slept && task.vlag < 0 && task.domain == number {
-            let left = average.wrapping_sub(task.vruntime) as i64;
-            if left > task.vlag {
-                task.vlag = left.min(0);
-            }
-        }
-        let mut lag = task.vlag.unsigned_abs();
-        let total = domain.weight();
-        if total > 0 && lag > 0 {
-            let product = u128::from(lag) * u128::from(total + weight);
-            lag = u64::try_from(wide::div(product, total)).unwrap_or(u64::MAX);
-        }
-        task.vruntime = if task.vlag < 0 {
-            average.wrapping_add(lag)
-        } else {
-            average.wrapping_sub(lag)
-        };
-        let request = calc_delta_fair(self.config.slice_ns, weight);
-        task.deadline = task.vruntime.wrapping_add(request);
-        task.domain = number;
-        task.weight = weight;
-        domain.join(task.vruntime, weight);
-    }
-
-    pub(super) fn shift(&mut self, index: usize, delta: i64) {
-        let task = &mut self.tasks[index];
-        if task.weight == 0 {
-            return;
-        }
-        task.vruntime = task.vruntime.wrapping_add(delta as u64);
-        self.domains[task.domain].shift(delta, task.weight);
-    }
-
-    /// A new weight scales the lag, so that the service it is worth stays.
-    fn reweight(&mut self, index: usize) {
-        let task = &mut self.tasks[index];
-        let weight = self.groups.flat_weight(task.group, task.own_weight);
-        if task.weight == 0 || task.weight == weight {
-            return;
-        }
-        let domain = &mut self.domains[task.domain];
-        let average = domain.rebase();
-        let scaled = |size: u64| {
-            let product = u128::from(size) * u128::from(task.weight);
-            u64::try_from(wide::div(product, weight)).unwrap_or(u64::MAX)
-        };
-        let lag = average.wrapping_sub(task.vruntime) as i64;
-        let size = scaled(lag.unsigned_abs());
-        let request = scaled((task.deadline.wrapping_sub(task.vruntime) as i64).max(0) as u64);
-        domain.leave(task.vruntime, task.weight);
-        task.vruntime = if lag < 0 {
-            average.wrapping_add(size)
-        } else {
-            average.wrapping_sub(size)
-        };
-        task.deadline = task.vruntime.wrapping_add(request);
-        task.weight = weight;
-        domain.join(task.vruntime, weight);
-    }
-
-    /// Charges `ns` of run time to a task, and starts the next request at the end of one.
     fn charge(&mut self, index: usize, ns: u64) {
-        let weight = self.tasks[index].weight;
-        if weight == 0 {
-            return;
-        }
-        self.shift(index, calc_delta_fair(ns, weight) as i64);
         let task = &mut self.tasks[index];
-        if task.vruntime.wrapping_sub(task.deadline) as i64 >= 0 {
-            task.deadline = task
-                .vruntime
-                .wrapping_add(calc_delta_fair(self.config.slice_ns, weight));
-        }
+        let domain = &mut self.domains[task.domain];
+        task.time.charge(domain, ns, self.config.slice_ns);
     }
 
     /// Charges the current task of a CPU up to now; a lender pays within its loan.
     pub(super) fn charge_running(&mut self, index: usize, now_ns: u64) {
         let task = &mut self.tasks[index];
-        let Some(start) = task.exec_start else {
-            return;
-        };
+        let start = task.exec_start.replace(now_ns).unwrap_or(now_ns);
         let mut ns = now_ns.saturating_sub(start);
-        task.exec_start = Some(now_ns.max(start));
         task.slice_ns = task.slice_ns.saturating_sub(ns);
-        if let Some(loan) = &mut task.loan {
-            let lent = ns.min(loan.left_ns);
-            let lender = loan.lender;
+        if let Some(loan) = task.loan {
             // A lender that sleeps pays nothing.
-            if let Ok(lender) = self.index_of(lender)
-                && self.tasks[lender].weight > 0
+            if let Ok(lender) = self.index_of(loan.lender)
+                && self.tasks[lender].time.weight() > 0
             {
-                if let Some(loan) = &mut self.tasks[index].loan {
-                    loan.left_ns -= lent;
-                }
+                let lent = ns.min(loan.left_ns);
+                self.tasks[index].loan = Some(super::Loan {
+                    left_ns: loan.left_ns - lent,
+                    ..loan
+                });
                 self.charge(lender, lent);
                 self.outcomes.lent(lent);
                 ns -= lent;
             }
         }
         self.charge(index, ns);
-        self.reweight(index);
-    }
-
-    /// Real time that is left of a task's request, in ns.
-    pub(super) fn request_left_ns(&self, index: usize) -> u64 {
-        let task = &self.tasks[index];
-        let left = task.deadline.wrapping_sub(task.vruntime) as i64;
-        service_ns(left.max(0) as u64, task.weight)
-    }
-
-    pub(super) fn is_due(&self, index: usize) -> bool {
-        let task = &self.tasks[index];
-        task.weight > 0 && self.domains[task.domain].is_eligible(task.vruntime)
+        let task = &mut self.tasks[index];
+        let weight = self.groups.flat_weight(task.group, task.own_weight);
+        task.time.reweight(&mut self.domains[task.domain], weight);
     }
 }
 
@@ -190,13 +90,21 @@ impl Scx {
         let has_slept = core::mem::replace(&mut task.is_placed, true);
         self.groups.add(group, own_weight);
         let weight = self.groups.flat_weight(group, own_weight);
-        self.join_domain(index, self.cpus[number].domain, weight, has_slept);
+        let number = self.cpus[number].domain;
+        let task = &mut self.tasks[index];
+        let domain = &mut self.domains[number];
+        if has_slept && task.domain == number {
+            task.time.forgive(domain);
+        }
+        task.domain = number;
+        task.time.join(domain, weight, self.config.slice_ns);
     }
 
     /// `ops.quiescent`.
     fn become_quiescent(&mut self, index: usize) {
-        self.leave_domain(index);
+        let longest_ns = self.longest_ns();
         let task = &mut self.tasks[index];
+        task.time.leave(&mut self.domains[task.domain], longest_ns);
         task.place = Place::Asleep;
         let (group, own_weight) = (task.group, task.own_weight);
         self.groups.remove(group, own_weight);
@@ -205,7 +113,7 @@ impl Scx {
     fn enqueue(&mut self, index: usize) {
         self.inserted += 1;
         let task = &mut self.tasks[index];
-        let key = (task.deadline as i64, self.inserted);
+        let key = (task.time.deadline() as i64, self.inserted);
         task.slice_ns = self.config.slice_ns;
         task.place = Place::Queue { key };
         self.domains[task.domain].insert(key, index);
@@ -232,7 +140,7 @@ impl Scx {
         let Some(since_ns) = cpu.since_ns else {
             return false;
         };
-        if task.deadline.wrapping_sub(cpu.deadline) as i64 >= 0
+        if task.time.deadline().wrapping_sub(cpu.deadline) as i64 >= 0
             || now_ns.saturating_sub(since_ns) < MIN_RUN_NS
             || !self.is_due(index)
         {
@@ -279,7 +187,7 @@ impl Scx {
             return Ok(false);
         };
         self.charge_running(index, now_ns);
-        self.cpus[number].deadline = self.tasks[index].deadline;
+        self.cpus[number].deadline = self.tasks[index].time.deadline();
         Ok(self.tasks[index].slice_ns == 0)
     }
 
@@ -341,11 +249,12 @@ impl Scx {
             self.enqueue(index);
             self.id_of(index)
         });
-        let from = (self.tasks[index].cpu != number).then_some(RqId(self.tasks[index].cpu as u32));
+        let source = self.tasks[index].cpu;
+        let from_other = (source != number).then_some(RqId(source as u32));
         self.begin(index, number, now_ns);
         Ok(Picked {
             task: Some(self.id_of(index)),
-            from,
+            from: from_other,
             requeued,
             loan_end_ns: self.loan_end_ns(index, now_ns),
         })
@@ -387,14 +296,17 @@ impl Scx {
 
     /// `ops.running`.
     fn begin(&mut self, index: usize, number: usize, now_ns: u64) {
-        let here = self.cpus[number].domain;
+        let domain = self.cpus[number].domain;
+        let longest_ns = self.longest_ns();
         let task = &mut self.tasks[index];
         task.place = Place::Running;
         task.cpu = number;
-        if task.domain != here && task.weight > 0 {
-            let weight = task.weight;
-            self.leave_domain(index);
-            self.join_domain(index, here, weight, false);
+        if task.domain != domain {
+            let weight = task.time.weight();
+            task.time.leave(&mut self.domains[task.domain], longest_ns);
+            task.domain = domain;
+            let joined = &mut self.domains[domain];
+            task.time.join(joined, weight, self.config.slice_ns);
         }
         let task = &mut self.tasks[index];
         task.exec_start = Some(now_ns);
@@ -403,7 +315,7 @@ impl Scx {
         }
         let cpu = &mut self.cpus[number];
         cpu.current = Some(index);
-        cpu.deadline = task.deadline;
+        cpu.deadline = task.time.deadline();
         cpu.since_ns = Some(now_ns);
     }
 
@@ -418,7 +330,7 @@ impl Scx {
             // A loan is one slice: a task that goes on pays for itself.
             self.tasks[index].loan = None;
         }
-        let here = self.cpus[number].domain;
+        let domain = self.cpus[number].domain;
         self.take_wanted(number, affinity)
             .or_else(|| self.first_eligible(number, current, affinity))
             .or_else(|| {
@@ -428,7 +340,7 @@ impl Scx {
             })
             .or_else(|| {
                 let count = self.domains.len();
-                (1..count).find_map(|step| self.head((here + step) % count, number, affinity))
+                (1..count).find_map(|step| self.head((domain + step) % count, number, affinity))
             })
     }
 
@@ -445,22 +357,23 @@ impl Scx {
         current: Option<usize>,
         affinity: &impl Affinity,
     ) -> Option<usize> {
-        let here = self.cpus[number].domain;
-        let domain = &self.domains[here];
+        let local = self.cpus[number].domain;
+        let domain = &self.domains[local];
         let found = domain.waiting().take(ELIGIBLE_SCAN).find(|&index| {
-            domain.is_eligible(self.tasks[index].vruntime)
+            self.tasks[index].time.is_due(domain)
                 && affinity.may_run(self.id_of(index), RqId(number as u32))
         });
         let Some(found) = found else {
-            return self.head(here, number, affinity);
+            return self.head(local, number, affinity);
         };
-        let deadline = self.tasks[found].deadline;
+        let deadline = self.tasks[found].time.deadline();
         let earlier = current.filter(|&index| {
-            let ahead = self.tasks[index].deadline.wrapping_sub(deadline) as i64;
+            let ahead = self.tasks[index].time.deadline().wrapping_sub(deadline) as i64;
             self.is_due(index) && ahead < 0
         });
         if let Some(index) = earlier {
-            self.tasks[index].slice_ns = self.request_left_ns(index).max(LEAST_SLICE_NS);
+            self.tasks[index].slice_ns =
+                self.tasks[index].time.request_left_ns().max(LEAST_SLICE_NS);
         }
         Some(earlier.unwrap_or(found))
     }

@@ -1,11 +1,13 @@
 //! The class that schedules the host's tasks: the fair class, or `scx_stealtime` of sched_ext.
 
+use stealtime_hypervisor::directed_yield::YieldTo;
 use stealtime_hypervisor::fair::{
     self, Actions, Attr, Block, Error, Fair, GroupId, PickMode, Resched, RqId, TaskId,
 };
-use stealtime_hypervisor::scx::{Affinity, Scx};
+use stealtime_hypervisor::scx::{Affinity, Awaits, Scx, Yielded};
 
-use super::Task;
+use super::{Host, Irq, Task, irq, place};
+use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, Table, TaskNr};
 
 /// The class of all tasks.
@@ -254,5 +256,90 @@ impl Class {
             Self::Fair(fair) => fair.running(rq),
             Self::Scx(scx) => scx.running(rq),
         }
+    }
+}
+
+/// The class picks for `cpu`; a task that waited elsewhere moves there.
+pub(crate) fn pick(host: &mut Host<'_>, cpu: CpuNr) -> Sim<Next> {
+    let allowed = Allowed {
+        tasks: &host.tasks,
+        by_slot: &host.by_slot,
+    };
+    let rq = host.cpus[cpu].rq;
+    let picked = host.class.pick(rq, host.clock.now(), &allowed)?;
+    if let Some((task, source)) = picked.task.zip(picked.from) {
+        let (task, source) = (host.by_slot[task.slot()], host.cpu_of(source));
+        host.migrated(task, source, cpu, cpu);
+        host.tasks[task].cpu = cpu;
+        place::one_less(host, source);
+        place::one_more(host, cpu);
+    }
+    if let Some(task) = picked.requeued {
+        kick_idle(host, host.by_slot[task.slot()], cpu)?;
+    }
+    Ok(picked)
+}
+
+/// `scx_bpf_kick_cpu`: a task waits in a shared queue, and an idle CPU may take it.
+pub(crate) fn kick_idle(host: &mut Host<'_>, task: TaskNr, sender: CpuNr) -> Sim {
+    if host.class.scx().is_none() {
+        return Ok(());
+    }
+    let allowed = &host.tasks[task].allowed;
+    match host.domains.idle_cpu(allowed, sender.0, u32::MAX) {
+        Some(idle) => irq::request_resched(host, idle, Resched::Now, sender),
+        None => Ok(()),
+    }
+}
+
+/// `source` makes another CPU reschedule at once.
+pub(crate) fn interrupt(host: &mut Host<'_>, cpu: CpuNr, source: CpuNr) {
+    host.cpus[cpu].resched = Resched::Now;
+    irq::send_ipi(host, source, cpu, Irq::Reschedule);
+}
+
+/// `ops.yield`: what runs on `cpu` yields to a vCPU's thread.
+pub(crate) fn yield_to(
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    task: TaskNr,
+    awaits: Awaits,
+) -> Result<YieldTo, Error> {
+    let (fair, target_cpu) = (host.tasks[task].fair, host.tasks[task].cpu);
+    if host.cpus[cpu].runnable == 1 && host.cpus[target_cpu].runnable == 1 {
+        return Ok(YieldTo::BothAlone);
+    }
+    let (rq, now) = (host.cpus[cpu].rq, host.clock.now());
+    let allowed = Allowed {
+        tasks: &host.tasks,
+        by_slot: &host.by_slot,
+    };
+    let Class::Scx(scx) = &mut host.class else {
+        debug_assert!(false, "another class has no yields of sched_ext");
+        return Ok(YieldTo::Declined);
+    };
+    match scx.yield_to(rq, fair, awaits, now, &allowed)? {
+        Yielded::Served { kicked, .. } => {
+            if let Some(kicked) = kicked {
+                interrupt(host, host.cpu_of(kicked), cpu);
+            }
+            Ok(YieldTo::Yielded)
+        }
+        Yielded::Refused(_) => Ok(YieldTo::Declined),
+    }
+}
+
+/// The EOI of a vCPU's thread settles the IPI of another one's: a loan of `scx_stealtime` ends.
+pub(crate) fn answered(host: &mut Host<'_>, sender: TaskNr, receiver: TaskNr) -> Sim {
+    let (lender, borrower) = (host.tasks[sender].fair, host.tasks[receiver].fair);
+    let Class::Scx(scx) = &mut host.class else {
+        return Ok(());
+    };
+    match scx.answered(lender, borrower)? {
+        Some(rq) => {
+            let cpu = host.cpu_of(rq);
+            irq::request_resched(host, cpu, Resched::Now, cpu)
+        }
+        None => Ok(()),
     }
 }

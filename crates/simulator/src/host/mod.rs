@@ -13,7 +13,7 @@ mod access_tests;
 pub(crate) mod balance;
 pub(crate) mod bandwidth;
 pub(crate) mod build;
-mod class;
+pub(crate) mod class;
 mod clock;
 mod cpu;
 mod domain;

@@ -3,11 +3,10 @@
 use stealtime_events::{Kind, Tid};
 use stealtime_hypervisor::directed_yield::YieldTo;
 use stealtime_hypervisor::fair::{self, Actions, Block, Resched};
-use stealtime_hypervisor::scx::{Awaits, Yielded};
+use stealtime_hypervisor::scx::Awaits;
 
-use super::class::{Allowed, Next};
 use super::{
-    Body, Class, Host, Irq, Phase, TaskState, balance, bandwidth, idle, irq, place, poll, tick,
+    Body, Class, Host, Phase, TaskState, balance, bandwidth, class, idle, irq, place, poll, tick,
 };
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr};
@@ -30,46 +29,14 @@ impl Host<'_> {
     /// `pick_next_task`: the task that `cpu` runs next; without one it takes one from another CPU.
     pub(crate) fn pick(&mut self, cpu: CpuNr) -> Sim<Option<TaskNr>> {
         bandwidth::charge_current(self, cpu);
-        let mut picked = self.pick_once(cpu)?;
+        let mut picked = class::pick(self, cpu)?;
         // `pick_next_task_fair` pulls before it gives up to the idle task.
         if picked.task.is_none() && balance::newidle(self, cpu)? {
-            picked = self.pick_once(cpu)?;
+            picked = class::pick(self, cpu)?;
         }
         self.cpus[cpu].resched = picked.actions.resched;
         tick::arm_hrtick(self, cpu, picked.actions.hrtick);
         Ok(picked.task.map(|id| self.by_slot[id.slot()]))
-    }
-
-    fn pick_once(&mut self, cpu: CpuNr) -> Sim<Next> {
-        let allowed = Allowed {
-            tasks: &self.tasks,
-            by_slot: &self.by_slot,
-        };
-        let rq = self.cpus[cpu].rq;
-        let picked = self.class.pick(rq, self.clock.now(), &allowed)?;
-        if let Some((task, source)) = picked.task.zip(picked.from) {
-            let (task, source) = (self.by_slot[task.slot()], self.cpu_of(source));
-            self.migrated(task, source, cpu, cpu);
-            self.tasks[task].cpu = cpu;
-            place::one_less(self, source);
-            place::one_more(self, cpu);
-        }
-        if let Some(task) = picked.requeued {
-            self.kick_idle(self.by_slot[task.slot()], cpu)?;
-        }
-        Ok(picked)
-    }
-
-    /// `scx_bpf_kick_cpu`: a task waits in a shared queue, and an idle CPU may take it.
-    fn kick_idle(&mut self, task: TaskNr, sender: CpuNr) -> Sim {
-        if self.class.scx().is_none() {
-            return Ok(());
-        }
-        let allowed = &self.tasks[task].allowed;
-        match self.domains.idle_cpu(allowed, sender.0, u32::MAX) {
-            Some(idle) => irq::request_resched(self, idle, Resched::Now, sender),
-            None => Ok(()),
-        }
     }
 
     /// The current task, `None` for the idle task, is about to leave its CPU.
@@ -209,7 +176,8 @@ impl Host<'_> {
         let (fair, rq) = (self.tasks[task].fair, self.cpus[target].rq);
         let actions = self.class.wake(fair, rq, is_idle, now)?;
         if target != previous {
-            self.fold_parts(task)?;
+            // What its group leaves behind where it was is folded up.
+            self.class.compact_group(fair)?;
         }
         let t = &mut self.tasks[task];
         t.state = TaskState::Runnable;
@@ -222,7 +190,7 @@ impl Host<'_> {
         // Emitted last: whether the wakeup preempts shows in the event's flags (`ttwu_do_wakeup`).
         self.act(target, actions, waker)?;
         if !is_idle {
-            self.kick_idle(task, waker)?;
+            class::kick_idle(self, task, waker)?;
         }
         self.emit(
             waker,
@@ -291,11 +259,6 @@ impl Host<'_> {
             .extend_for(self.tasks[task].fair, self.cpus[cpu].rq)?)
     }
 
-    /// What it leaves behind where it was is folded up.
-    fn fold_parts(&mut self, task: TaskNr) -> Sim {
-        Ok(self.class.compact_group(self.tasks[task].fair)?)
-    }
-
     /// What the fair class wants done on `cpu`, at the request of `source`.
     pub(crate) fn act(&mut self, cpu: CpuNr, actions: Actions, source: CpuNr) -> Sim {
         // The timer of a loan stays until the next pick.
@@ -333,65 +296,29 @@ impl Host<'_> {
             // Before that `yield_to` finds no running task.
             return Ok(YieldTo::Declined);
         }
-        let class = match &mut self.class {
-            Class::Fair(class) => class,
-            Class::Scx(scx) => {
-                if self.cpus[cpu].runnable == 1 && self.cpus[target_cpu].runnable == 1 {
-                    return Ok(YieldTo::BothAlone);
-                }
-                let allowed = Allowed {
-                    tasks: &self.tasks,
-                    by_slot: &self.by_slot,
-                };
-                return match scx.yield_to(rq, fair, awaits, now, &allowed)? {
-                    Yielded::Served { kicked, .. } => {
-                        if let Some(kicked) = kicked {
-                            self.interrupt(self.cpu_of(kicked), cpu);
-                        }
-                        Ok(YieldTo::Yielded)
+        let fair_class = match &mut self.class {
+            Class::Fair(fair) => fair,
+            Class::Scx(_) => return class::yield_to(self, cpu, task, awaits),
+        };
+        Ok(
+            match fair_class.yield_to_pulling(rq, fair, may_run_here, now)? {
+                fair::YieldTo::Yielded { kicked, pulled, .. } => {
+                    if pulled.is_some() {
+                        self.tasks[task].cpu = cpu;
+                        self.tasks[task].moved_ns = now;
+                        place::one_less(self, target_cpu);
+                        place::one_more(self, cpu);
+                        self.out.stats.migrations += 1;
                     }
-                    Yielded::Refused(_) => Ok(YieldTo::Declined),
-                };
-            }
-        };
-        Ok(match class.yield_to_pulling(rq, fair, may_run_here, now)? {
-            fair::YieldTo::Yielded { kicked, pulled, .. } => {
-                if pulled.is_some() {
-                    self.tasks[task].cpu = cpu;
-                    self.tasks[task].moved_ns = now;
-                    place::one_less(self, target_cpu);
-                    place::one_more(self, cpu);
-                    self.out.stats.migrations += 1;
+                    if kicked.is_some() && target_cpu != cpu {
+                        class::interrupt(self, target_cpu, cpu);
+                    }
+                    YieldTo::Yielded
                 }
-                if kicked.is_some() && target_cpu != cpu {
-                    self.interrupt(target_cpu, cpu);
-                }
-                YieldTo::Yielded
-            }
-            fair::YieldTo::OnlyOne => YieldTo::BothAlone,
-            fair::YieldTo::Refused => YieldTo::Declined,
-        })
-    }
-
-    /// `source` makes another CPU reschedule at once.
-    fn interrupt(&mut self, cpu: CpuNr, source: CpuNr) {
-        self.cpus[cpu].resched = fair::Resched::Now;
-        irq::send_ipi(self, source, cpu, Irq::Reschedule);
-    }
-
-    /// The EOI of a vCPU's thread settles the IPI of another one's: a loan of `scx_stealtime` ends.
-    pub(crate) fn answered(&mut self, sender: TaskNr, receiver: TaskNr) -> Sim {
-        let ids = (self.tasks[sender].fair, self.tasks[receiver].fair);
-        let Class::Scx(scx) = &mut self.class else {
-            return Ok(());
-        };
-        match scx.answered(ids.0, ids.1)? {
-            Some(rq) => {
-                let cpu = self.cpu_of(rq);
-                irq::request_resched(self, cpu, Resched::Now, cpu)
-            }
-            None => Ok(()),
-        }
+                fair::YieldTo::OnlyOne => YieldTo::BothAlone,
+                fair::YieldTo::Refused => YieldTo::Declined,
+            },
+        )
     }
 
     /// The running task of `cpu` sleeps, or ends. The caller picks.

@@ -9,7 +9,7 @@ use stealtime_hypervisor::ipi_tracking::{
 use super::Kvm;
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
-use crate::host::Host;
+use crate::host::{Host, class};
 use crate::ids::{TaskNr, VcpuNr, VmNr};
 
 /// A vCPU of the guest sent an IPI.
@@ -62,7 +62,7 @@ pub(crate) fn track_eoi(
 fn answered(kvm: &mut Kvm, host: &mut Host<'_>, sender: VcpuNr, receiver: TaskNr) -> Sim {
     let sender = &mut kvm.vcpus[sender];
     sender.answered = true;
-    host.answered(sender.task, receiver)
+    class::answered(host, sender.task, receiver)
 }
 
 /// Options of the tracking: `scx_stealtime` tracks IPIs by itself.
