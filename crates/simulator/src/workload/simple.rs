@@ -103,24 +103,25 @@ pub(super) const USER_LOCK: Workload = Workload {
 pub(super) const IPI_PAIRS: Workload = Workload {
     name: "ipi-pairs",
     about: "even vCPUs that call a function on the next one and wait for it, over and over, while \
-        odd ones compute. A call is an operation and a latency",
+        odd ones compute. A call is an operation and a latency; a lone vCPU computes",
     params: &[ParamDoc {
         name: "think_ns",
-        default: 1_000,
+        default: 50_000,
         min: 0,
         max: 1_000_000_000,
         unit: "ns",
-        about: "mean computing between two calls (as the guest of scripts/live/yield-guest.S, about)",
+        about: "mean computing between two calls (estimate: a guest that changes page tables often)",
     }],
     build: |params, guest| {
         let think = params.get("think_ns");
         for vcpu in 0..guest.vcpus() {
             let partner = vcpu + 1;
-            let is_caller = vcpu % 2 == 0 && partner < guest.vcpus();
+            let (is_caller, is_alone) =
+                (vcpu % 2 == 0 && partner < guest.vcpus(), guest.vcpus() == 1);
             guest.spawn(&format!("pair/{vcpu}"), Some(vcpu), |thread| async move {
                 match is_caller {
                     true => caller(thread, partner, think).await,
-                    false => computes(thread).await,
+                    false => computes(thread, is_alone).await,
                 }
             })?;
         }
@@ -138,10 +139,11 @@ async fn caller(mut thread: Thread, partner: u32, think: u64) {
     }
 }
 
-async fn computes(mut thread: Thread) {
+async fn computes(mut thread: Thread, counts: bool) {
     loop {
         let chunk = thread.random.around(1_000_000, 50);
         thread.compute(chunk).await;
+        thread.done(u64::from(counts));
     }
 }
 
