@@ -34,6 +34,11 @@ pub enum Program {
     Clock = 6,
     /// Does number `work` of what no guest may do ([`FORBIDDEN`]).
     Forbidden = 7,
+    /// As `Ping` and `Pong`, but halts until the other's IPI.
+    PipeWriter = 8,
+    PipeReader = 9,
+    /// Takes the spinlock of vCPU 0 `count` times, for `work` rounds each.
+    Locker = 10,
 }
 
 /// What the numbers mean.
@@ -64,6 +69,9 @@ pub struct Page {
     pub late_max: AtomicU64,
     /// Reads of the TSC that were not above the one before.
     pub backward: AtomicU64,
+    /// Spinlock of all guests of a phase, and how often it was taken; those of vCPU 0 are used.
+    lock: AtomicU32,
+    pub taken: AtomicU64,
 }
 
 /// A page with its stack.
@@ -125,6 +133,7 @@ impl Page {
             &self.late_sum,
             &self.late_max,
             &self.backward,
+            &self.taken,
         ] {
             word.store(0, SeqCst);
         }
@@ -134,6 +143,7 @@ impl Page {
             &self.work,
             &self.count,
             &self.peer,
+            &self.lock,
         ] {
             word.store(0, SeqCst);
         }
@@ -161,6 +171,12 @@ pub extern "C" fn start(page: &'static Page) -> ! {
         clock(page);
     } else if program == Program::Forbidden as u32 {
         forbidden(page);
+    } else if program == Program::PipeWriter as u32 {
+        pipe(page, true);
+    } else if program == Program::PipeReader as u32 {
+        pipe(page, false);
+    } else if program == Program::Locker as u32 {
+        take_locks(page);
     } else {
         pong(page);
     }
@@ -221,20 +237,21 @@ fn ticks(page: &Page, halts: bool) {
     for tick in 1..=count {
         let deadline = tsc() + period;
         wrmsr(0x6e0, deadline);
-        wait_for_tick(page, tick, halts);
+        wait_for(page, TIMER_VECTOR, tick, halts);
         let late = page.handled_tsc.load(SeqCst).saturating_sub(deadline);
         page.late_sum.fetch_add(late, SeqCst);
         page.late_max.fetch_max(late, SeqCst);
     }
 }
 
-fn wait_for_tick(page: &Page, tick: u64, halts: bool) {
-    while page.handled(TIMER_VECTOR) < tick && page.stop.load(SeqCst) == 0 {
+/// Waits for interrupt number `tick` of a vector.
+fn wait_for(page: &Page, vector: u8, tick: u64, halts: bool) {
+    while page.handled(vector) < tick && page.stop.load(SeqCst) == 0 {
         // SAFETY: as in `interrupts_on`. STI takes effect after HLT, so that no tick is missed in between.
         unsafe {
             if halts {
                 asm!("cli");
-                if page.handled(TIMER_VECTOR) < tick {
+                if page.handled(vector) < tick {
                     asm!("sti", "hlt");
                 }
                 asm!("sti");
@@ -289,6 +306,36 @@ fn send(peer: u32) {
         0x830,
         u64::from(peer) << 32 | 0x4000 | u64::from(IPI_VECTOR),
     );
+}
+
+/// A word goes to and fro: each side halts until it comes.
+fn pipe(page: &Page, writes_first: bool) {
+    let (count, peer) = (u64::from(page.count.load(SeqCst)), page.peer.load(SeqCst));
+    for round in 1..=count {
+        if writes_first {
+            send(peer);
+        }
+        wait_for(page, IPI_VECTOR, round, true);
+        if !writes_first {
+            send(peer);
+        }
+    }
+}
+
+fn take_locks(page: &Page) {
+    let shared = self::page(0);
+    let (count, work) = (page.count.load(SeqCst), page.work.load(SeqCst));
+    interrupts_on();
+    for _ in 0..count {
+        while shared.lock.swap(1, SeqCst) != 0 {
+            core::hint::spin_loop();
+        }
+        rounds(page, work);
+        // Two steps: a lock that two guests hold at a time loses some of them.
+        let acquisitions = shared.taken.load(Relaxed);
+        shared.taken.store(acquisitions + 1, Relaxed);
+        shared.lock.store(0, SeqCst);
+    }
 }
 
 fn ping(page: &Page) {

@@ -16,7 +16,7 @@ use crate::batches;
 use crate::clock;
 use crate::console::say;
 use crate::faults;
-use crate::guest::{FORBIDDEN, Program};
+use crate::guest::{self, FORBIDDEN, Program};
 use crate::host;
 use crate::phase::{self, Guest, Outcome, Phase, Poster};
 use crate::record;
@@ -370,6 +370,86 @@ fn exits_table(phases: Vec<Phase>, machine: &Shared) {
     }
 }
 
+/// A pipe between two guests that halt, on one CPU and on two.
+fn pipes_table(count: u64, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>8} {:>8} {:>12}",
+        "pipes",
+        "IPIs",
+        "HLT",
+        "WRMSR",
+        "cycles/IPI"
+    );
+    for (name, cpu) in [("pipe, one CPU", 0), ("pipe, two CPUs", 1)] {
+        let [mut writer, mut reader] = Guest::pair(count as u32);
+        writer.program = Program::PipeWriter;
+        reader.program = Program::PipeReader;
+        reader.cpu = cpu;
+        let phase = Phase {
+            guests: vec![writer, reader],
+            poster: None,
+            ends_with: 2,
+            ..posts(name, setup(), writer, 0)
+        };
+        let o = phase::run(phase, machine);
+        say!(
+            "{:<24} {:>8} {:>8} {:>8} {:>12}",
+            o.name,
+            o.ipis,
+            o.exits(HLT),
+            o.exits(WRMSR),
+            o.cycles / o.ipis.max(1)
+        );
+        check(
+            o.ipis == 2 * count,
+            format_args!("{} IPIs must arrive", 2 * count),
+        );
+    }
+}
+
+/// Four guests on one CPU that take a spinlock.
+fn spinlocks_table(count: u64, machine: &Shared) {
+    say!(
+        "{:<24} {:>8} {:>8} {:>8} {:>12}",
+        "spinlocks",
+        "taken",
+        "PAUSE",
+        "boosts",
+        "cycles/lock"
+    );
+    for (name, ple) in [
+        ("lock, no PLE", None),
+        ("lock, PAUSE-loop exits", Some((128, 512))),
+    ] {
+        let guest = Guest {
+            count: count as u32,
+            work: 20,
+            ..Guest::new(0, Program::Locker)
+        };
+        let phase = Phase {
+            guests: vec![guest; 4],
+            poster: None,
+            tick: 20_000,
+            ends_with: 4,
+            ..posts(name, Setup { ple, ..setup() }, guest, 0)
+        };
+        let o = phase::run(phase, machine);
+        let acquisitions = guest::page(0).taken.load(Relaxed);
+        say!(
+            "{:<24} {:>8} {:>8} {:>8} {:>12}",
+            o.name,
+            acquisitions,
+            o.exits(PAUSE),
+            o.boosts,
+            o.cycles / acquisitions.max(1)
+        );
+        check(
+            acquisitions == 4 * count,
+            format_args!("the lock must be taken {} times", 4 * count),
+        );
+    }
+}
+
 /// Guests that do what none may, and one with a timer. They end, and it goes on.
 fn forbidden(count: u64, machine: &Shared) {
     let timer = ticks(
@@ -625,12 +705,16 @@ pub fn run(settings: &Settings<'_>, machine: &Shared) -> bool {
             yields_table(count, machine);
             halts_table(count, machine);
             shares_and_clocks(count, machine);
+            pipes_table(count, machine);
+            spinlocks_table(count, machine);
             batches::table(count, settings.cpus);
             if settings.scenario == "smoke" {
                 forbidden(count, machine);
             }
         }
         "forbidden" => forbidden(count, machine),
+        "pipes" => pipes_table(count, machine),
+        "spinlocks" => spinlocks_table(count, machine),
         "notifications" => suppression_table(policies(count), machine),
         "shares" => shares_and_clocks(count, machine),
         "preempted-poster" => {
