@@ -399,7 +399,10 @@ impl Copier<'_> {
                 nth,
                 late_us,
             },
-            (Until::Armed(_) | Until::After(_), None) => end,
+            (
+                Until::Armed(_) | Until::After(_) | Until::Rest { .. } | Until::Sooner { .. },
+                None,
+            ) => end,
         }
     }
 }

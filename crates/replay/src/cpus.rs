@@ -5,6 +5,7 @@
 
 use stealtime_simulator::script::{Gaps, Late};
 
+use crate::clocked::clocked_vms;
 use crate::host::Assumed;
 use crate::population::{free, wake_at_recorded_times, without};
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
@@ -53,8 +54,12 @@ impl OnCpus {
             .into_iter()
             .partition(|task| !is_of_cpu(task) || task.ran_on.iter().all(|&cpu| is_left(cpu)));
         changed.tasks = without(remaining, &departed, &recording.edge_ns);
-        if like.len() < recorded as usize {
-            wake_at_recorded_times(&mut changed.tasks);
+        match like.len() < recorded as usize {
+            true => wake_at_recorded_times(&mut changed.tasks, |_| true),
+            false => {
+                let clocked = clocked_vms(&changed.tasks);
+                wake_at_recorded_times(&mut changed.tasks, |vm| clocked.contains(&vm));
+            }
         }
         changed.cpus = like.len() as u32;
         let renumbered = Self {

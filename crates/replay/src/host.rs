@@ -14,6 +14,7 @@ use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts, Sha
 
 use crate::jitter::jittered;
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
+use crate::release::Release;
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
@@ -127,6 +128,8 @@ pub struct Assumed {
     /// Migrate at recorded wall times: keeps tasks that shared a CPU together. Otherwise each task migrates
     /// at its recorded progress.
     pub timed_moves: bool,
+    /// How the simulated scheduler finds idle CPUs; `None`: as in scenarios.
+    pub finds_idle: Option<FindsIdle>,
     /// Whether guests balance load between their vCPUs: [`Scripts::balanced`]; `None` is no.
     pub balanced: Option<bool>,
     /// Where CPUs took no interrupts, their tasks stalled. Otherwise timers alone were late.
@@ -147,6 +150,48 @@ pub struct Assumed {
     pub pins: Vec<((usize, u32), Vec<u32>)>,
     /// CPUs of other tasks, by thread id.
     pub task_pins: Vec<(i32, Vec<u32>)>,
+}
+
+/// How a kernel finds idle CPUs and work for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindsIdle {
+    /// A wakeup searches as far as utilization lets it. A CPU that runs out of tasks looks for others.
+    ByUtilization,
+    /// The same, but such a CPU looks for others with a probability that no recording shows. Each seed has
+    /// another one.
+    AtChance,
+}
+
+impl FindsIdle {
+    /// Of a kernel. One of no known release finds them as one of today.
+    #[must_use]
+    pub fn of_release(release: Option<Release>) -> Option<Self> {
+        match release {
+            Some(release) if !release.searches_by_utilization() => None,
+            Some(release) if !release.skips_newidle() => Some(Self::ByUtilization),
+            _ => Some(Self::AtChance),
+        }
+    }
+
+    /// How many of a thousand times a CPU does not look.
+    fn skips_permille(self, seed: u64) -> u16 {
+        match self {
+            Self::ByUtilization => 0,
+            Self::AtChance => 1000 - spread_permille(seed, 2),
+        }
+    }
+}
+
+/// A share for each seed from 1 on, in thousandths: any first few of them are spread over all shares (the
+/// sequence of van der Corput).
+pub(crate) fn spread_permille(seed: u64, base: u64) -> u16 {
+    let (mut rest, mut unit, mut permille) = (seed, 1_000_000, 0);
+    while rest > 0 && unit > 0 {
+        unit /= base;
+        permille += rest % base * unit;
+        rest /= base;
+    }
+    (permille / 1000) as u16
 }
 
 /// What places tasks on CPUs.
@@ -267,6 +312,10 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             poll_called: recording.poll_called.clone(),
             // With lost events not all moves are known.
             idle_takes: recording.is_lossy,
+            searches_by_utilization: assumed.finds_idle.is_some(),
+            newidle_skips_permille: assumed
+                .finds_idle
+                .map_or(0, |finds| finds.skips_permille(seed)),
             gaps: recording.gaps.clone(),
             balanced: assumed.balanced == Some(true),
             tell: false,

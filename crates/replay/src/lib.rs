@@ -5,6 +5,7 @@
 //! does not have the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
 
 mod callbacks;
+mod clocked;
 mod copied;
 mod coupled;
 mod cpu;
@@ -42,7 +43,7 @@ pub use cpus::{NoCpuLeft, OnCpus};
 pub use decisions::Decisions;
 pub use export::export_events;
 pub use extract::Extractor;
-pub use population::{Counted, Counts, VmCopy, copy_bytes};
+pub use population::{Counted, Counts, Guest, VmCopy, copy_bytes};
 pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen, Wait};
 pub use release::Release;
 

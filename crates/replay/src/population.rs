@@ -3,7 +3,7 @@
 //! A VM that is taken away leaves no task. Waits of other tasks for its tasks end at their recorded times.
 //! A copy does what its VM did, from another phase of the recording. It competes as its VM does: same
 //! weights, limits, nice values, policies and CPUs. What other tasks of the host did for the VM is not
-//! copied.
+//! copied. A VM of another recording comes in the same way, from a phase of its own recording.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,49 +12,69 @@ use std::sync::Arc;
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Step, Until};
 
+use crate::clocked::{clocked_vms, halt_between, rest};
 use crate::copied::{Copier, awaited};
-use crate::host::{Assumed, Placement};
+use crate::host::{Assumed, FindsIdle, Placement};
 use crate::jitter::Draws;
 use crate::recording::{RecordedTask, Recording};
 
-/// How many a host has of each VM, by the VM's index. VMs without an entry are as recorded: one.
+/// How many a host has of each VM, by the VM's index. VMs without an entry are as recorded: one of the host's
+/// own, none of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(BTreeMap<usize, u32>);
+pub struct Counts {
+    own: BTreeMap<usize, u32>,
+    guests: BTreeMap<usize, u32>,
+}
 
 impl Counts {
     /// Has so many of a VM.
     pub fn set(&mut self, vm: usize, count: u32) {
         match count {
-            1 => self.0.remove(&vm),
-            _ => self.0.insert(vm, count),
+            1 => self.own.remove(&vm),
+            _ => self.own.insert(vm, count),
         };
     }
 
-    /// How many there are of a VM.
-    #[must_use]
-    pub fn of_vm(&self, vm: usize) -> u32 {
-        self.0.get(&vm).copied().unwrap_or(1)
+    /// Has so many of a VM of another recording. Its index follows those of the host's own VMs.
+    pub fn set_guest(&mut self, vm: usize, count: u32) {
+        match count {
+            0 => self.guests.remove(&vm),
+            _ => self.guests.insert(vm, count),
+        };
     }
 
-    /// Whether each VM is there as recorded.
+    /// How many there are of a VM of the host.
+    #[must_use]
+    pub fn of_vm(&self, vm: usize) -> u32 {
+        self.own.get(&vm).copied().unwrap_or(1)
+    }
+
+    /// Whether each VM is there as recorded, and no other.
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {
-        self.0.is_empty()
+        self.own.is_empty() && self.guests.is_empty()
+    }
+
+    /// Whether there are VMs of other recordings.
+    #[must_use]
+    pub fn has_guests(&self) -> bool {
+        !self.guests.is_empty()
     }
 
     /// VMs that are taken away.
     pub fn removed(&self) -> impl Iterator<Item = usize> {
-        let removed = self.0.iter().filter(|entry| *entry.1 == 0);
+        let removed = self.own.iter().filter(|entry| *entry.1 == 0);
         removed.map(|entry| *entry.0)
     }
 
     /// The copies, if the first one has the index `first`: VM by VM, by their numbers.
     #[must_use]
     pub fn copies(&self, first: usize) -> Vec<VmCopy> {
-        let numbers = self
-            .0
-            .iter()
-            .flat_map(|(&original, &count)| (2..=count).map(move |number| (original, number)));
+        let own = self.own.iter();
+        let own = own.flat_map(|(&original, &count)| (2..=count).map(move |n| (original, n)));
+        let guests = self.guests.iter();
+        let guests = guests.flat_map(|(&original, &count)| (1..=count).map(move |n| (original, n)));
+        let numbers = own.chain(guests);
         let copies = (first..)
             .zip(numbers)
             .map(|(vm, (original, number))| VmCopy {
@@ -68,7 +88,7 @@ impl Counts {
     /// Memory that a replay takes for the copies, in bytes.
     #[must_use]
     pub fn bytes(&self, recording: &Recording) -> u64 {
-        let copies = self.0.iter().filter(|entry| *entry.1 > 1);
+        let copies = self.own.iter().filter(|entry| *entry.1 > 1);
         let bytes = copies
             .map(|(&vm, &count)| u64::from(count - 1).saturating_mul(copy_bytes(recording, vm)));
         bytes.fold(0, u64::saturating_add)
@@ -88,6 +108,59 @@ pub fn copy_bytes(recording: &Recording, vm: usize) -> u64 {
     bytes.sum::<usize>() as u64
 }
 
+/// A VM of another recording.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// Its tasks alone.
+    recording: Recording,
+    vm: usize,
+}
+
+impl Guest {
+    /// The VM with this index. Its computing takes `cost_permille` thousandths of the recorded time.
+    #[must_use]
+    pub fn new(recording: &Recording, vm: usize, cost_permille: u64) -> Self {
+        let mut recording = recording.clone();
+        recording.tasks.retain(|task| task.vm == Some(vm));
+        for task in &mut recording.tasks {
+            // Stalls are those of the recorded CPUs.
+            task.stalls = Arc::default();
+            if cost_permille == 1000 {
+                continue;
+            }
+            let scaled = |ns: u64| {
+                let ns = u128::from(ns) * u128::from(cost_permille) / 1000;
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            };
+            let steps = task.steps.iter().map(|step| match *step {
+                Step::Run { ns, spent } => Step::Run {
+                    ns: scaled(ns),
+                    spent,
+                },
+                Step::Slept(ns) => {
+                    Step::Slept(u32::try_from(scaled(ns.into())).unwrap_or(u32::MAX))
+                }
+                step => step,
+            });
+            task.steps = steps.collect();
+        }
+        wake_at_recorded_times(&mut recording.tasks, |_| true);
+        Self { recording, vm }
+    }
+
+    /// Its tasks, and the times of its recording.
+    #[must_use]
+    pub const fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// Its index in that recording.
+    #[must_use]
+    pub const fn vm(&self) -> usize {
+        self.vm
+    }
+}
+
 /// A copy of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmCopy {
@@ -95,7 +168,7 @@ pub struct VmCopy {
     pub vm: usize,
     /// The index of the VM that it is a copy of.
     pub original: usize,
-    /// Its number, from 2 on: the recorded VM is the first.
+    /// Its number: from 2 on, as the recorded VM is the first; from 1 on of another recording's VM.
     pub number: u32,
 }
 
@@ -115,10 +188,26 @@ impl Counted {
     /// not depend on how many there are.
     #[must_use]
     pub fn new(recording: &Recording, vms: usize, counts: &Counts, seed: u64) -> Self {
-        let copies = counts.copies(vms);
+        Self::with_guests(recording, vms, &[], counts, seed)
+    }
+
+    /// As [`Self::new`], with VMs of other recordings. Their indexes are from `vms` on, and those of copies
+    /// follow.
+    #[must_use]
+    pub fn with_guests(
+        recording: &Recording,
+        vms: usize,
+        guests: &[&Guest],
+        counts: &Counts,
+        seed: u64,
+    ) -> Self {
+        let copies = counts.copies(vms + guests.len());
         let mut recording = Cow::Borrowed(recording);
+        let clocked = clocked_vms(&recording.tasks);
         if !copies.is_empty() {
-            wake_at_recorded_times(&mut recording.to_mut().tasks);
+            wake_at_recorded_times(&mut recording.to_mut().tasks, |_| true);
+        } else if !counts.is_as_recorded() {
+            wake_at_recorded_times(&mut recording.to_mut().tasks, |vm| clocked.contains(&vm));
         }
         let recording = recording.as_ref();
         let mut changed = recording.clone();
@@ -131,14 +220,26 @@ impl Counted {
         let last = recording.tasks.iter().map(|task| task.tid).max();
         let mut tid = last.unwrap_or(0);
         for copy in &copies {
-            if copy.number == 2 {
+            let guest = copy.original.checked_sub(vms);
+            let guest = guest.and_then(|guest| guests.get(guest));
+            let (source, original) = match guest {
+                Some(guest) => (&guest.recording, guest.vm),
+                None => (recording, copy.original),
+            };
+            if copy.number == 1 + u32::from(guest.is_none()) {
                 phases.clear();
             }
-            let phase_ns = phase_ns(recording.span_ns, seed, *copy, &phases);
+            let phase_ns = phase_ns(source.span_ns, seed, *copy, &phases);
             phases.push(phase_ns);
-            let copier = Copier::new(recording, copy.original, phase_ns, changed.edges);
+            let copier = Copier::new(source, original, phase_ns, changed.edges);
             changed.edges = copier.edges();
-            let tasks = copier.tasks(copy.vm, tid.saturating_add(1));
+            let mut tasks = copier.tasks(copy.vm, tid.saturating_add(1));
+            if guest.is_some() {
+                arrive(&mut tasks, recording.cpus);
+                tid = tasks.last().map_or(tid, |task| task.tid);
+                changed.tasks.extend(tasks);
+                continue;
+            }
             let originals = recording.tasks.iter();
             let originals = originals.filter(|task| task.vm == Some(copy.original));
             tids.extend(
@@ -151,6 +252,21 @@ impl Counted {
             if let Some(&limit) = recording.limits.get(&copy.original) {
                 changed.limits.insert(copy.vm, limit);
             }
+        }
+        let is_lighter = !removed.is_empty() || counts.has_guests();
+        if is_lighter {
+            let copied = copies
+                .iter()
+                .filter(|copy| clocked.contains(&copy.original));
+            let clocked: BTreeSet<usize> = clocked
+                .iter()
+                .copied()
+                .chain(copied.map(|copy| copy.vm))
+                .collect();
+            if !removed.is_empty() {
+                halt_between(&mut changed.tasks, &clocked);
+            }
+            rest(&mut changed.tasks, &clocked, seed);
         }
         Self {
             recording: changed,
@@ -194,11 +310,21 @@ impl Counted {
     }
 }
 
+/// Tasks of another recording begin on CPUs of this host in turn. Where they ran says nothing of it.
+fn arrive(tasks: &mut [RecordedTask], cpus: u32) {
+    for (index, task) in tasks.iter_mut().enumerate() {
+        task.first_cpu = (index % cpus.max(1) as usize) as u16;
+        task.ran_on = Vec::new();
+        task.moves = Arc::default();
+    }
+}
+
 /// Timers of guests expire at their recorded times, for hosts with more contention than recorded. Timers that
 /// count from what a guest did last would come later for a guest that waits, so that demand falls as waiting
 /// grows. Requests, and periods that a guest catches up with, do not.
-pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask]) {
-    for task in tasks.iter_mut().filter(|task| task.vm.is_some()) {
+pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl Fn(usize) -> bool) {
+    let is_meant = |task: &&mut RecordedTask| task.vm.is_some_and(&is_meant);
+    for task in tasks.iter_mut().filter(is_meant) {
         let mut steps = task.steps.to_vec();
         for wait in task.waits.iter() {
             if let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize)
@@ -217,6 +343,7 @@ pub(crate) fn free(assumed: &Assumed, recording: &Recording) -> Assumed {
     let mut changed = assumed.clone();
     changed.placement = Some(Placement::Simulated);
     changed.timed_moves = false;
+    changed.finds_idle = FindsIdle::of_release(recording.release);
     let every_cpu: Vec<u32> = (0..recording.cpus).collect();
     for task in recording.tasks.iter().filter(|task| task.vm.is_some()) {
         let cpus = changed.affinity.entry(task.tid);

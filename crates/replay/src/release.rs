@@ -26,6 +26,11 @@ const SHORTER: Release = Release::new(6, 12);
 /// Before which slices end at ticks, unless timers are asked for.
 const SLICE_TIMERS: Release = Release::new(7, 1);
 
+/// That searches for idle CPUs by utilization (`70fb5ccf2ebb`).
+const SEARCHES: Release = Release::new(6, 0);
+/// In which CPUs that run out of tasks look for others at chance (`NI_RANDOM`).
+const RANDOM: Release = Release::new(7, 0);
+
 /// The slice on one CPU before [`SHORTER`], in ns.
 const LONGER_SLICE_NS: u64 = 750_000;
 
@@ -51,6 +56,18 @@ impl Release {
     #[must_use]
     pub fn has_eevdf(self) -> bool {
         self >= EEVDF
+    }
+
+    /// Whether wakeups search for an idle CPU as far as utilization lets them (`SIS_UTIL`).
+    #[must_use]
+    pub fn searches_by_utilization(self) -> bool {
+        self >= SEARCHES
+    }
+
+    /// Whether a CPU that runs out of tasks looks for others at chance.
+    #[must_use]
+    pub fn skips_newidle(self) -> bool {
+        self >= RANDOM
     }
 
     /// How it preempts, where there is one way only.

@@ -94,6 +94,9 @@ pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
     if !balances(host, cpu) {
         return Ok(false);
     }
+    if skips_newidle(host, cpu) {
+        return Ok(false);
+    }
     let mut spent = 0;
     for level in LEVELS {
         let span = span(host, level);
@@ -115,6 +118,19 @@ pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether chance keeps a CPU from looking for tasks (`NI_RANDOM`).
+fn skips_newidle(host: &Host<'_>, cpu: CpuNr) -> bool {
+    let permille = u64::from(host.cfg.scripts.newidle_skips_permille);
+    if permille == 0 {
+        return false;
+    }
+    // A draw by time and CPU: equal runs draw the same.
+    let mut draw = host.clock.now() ^ (u64::from(cpu.0) << 48) ^ host.cfg.run.seed.rotate_left(32);
+    draw = (draw ^ (draw >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    draw = (draw ^ (draw >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (draw ^ (draw >> 31)) % 1000 < permille
 }
 
 /// On a tick: balances each level that is due, and kicks an idle CPU to balance for all.

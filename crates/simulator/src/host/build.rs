@@ -7,6 +7,7 @@ use stealtime_hypervisor::fair::{Attr, Config as FairConfig, Fair, GroupId, Othe
 use stealtime_hypervisor::scx::Scx;
 
 use super::task::{NO_LIMIT, NO_POLL, NOWHERE};
+use super::utilization::Search;
 use super::{
     Body, Callback, Class, Clock, Cpu, CpuSet, EngineEvent, Host, HostTask, Hrtimer, Irq, Message,
     Output, Phase, Task, TaskState, hrtimer, task,
@@ -60,6 +61,7 @@ impl<'a> Host<'a> {
             streams: Streams::new(cfg.run.seed),
             cpus: Table::default(),
             domains: super::domain::Domains::new(cfg.host.topology, &cfg.knobs.host.isolcpus),
+            search: Search::of_host(cfg),
             timer_views: Vec::new(),
             nearest: Vec::new(),
             next_idle_balance: 0,

@@ -150,6 +150,12 @@ impl Domains {
         [(first, first + per), second]
     }
 
+    /// CPUs of a cache.
+    pub(crate) fn cpus_of(&self, cache: u32) -> impl Iterator<Item = u32> + use<> {
+        let [(first, last), (sibling, end)] = self.ranges(cache);
+        (first..last).chain(sibling..end)
+    }
+
     /// The same from the CPU after `start` on, wrapped around.
     fn wrapped(&self, cache: u32, start: u32) -> [(u32, u32); 4] {
         let [a, b] = self.ranges(cache);

@@ -28,6 +28,7 @@ pub(crate) mod poll;
 mod sched;
 pub(crate) mod task;
 pub(crate) mod tick;
+mod utilization;
 pub(crate) mod worker;
 
 use stealtime_events::Kind;
@@ -62,6 +63,8 @@ pub(crate) struct Host<'a> {
     streams: Streams,
     cpus: Table<CpuNr, Cpu>,
     domains: domain::Domains,
+    /// How far wakeups search, where that follows utilization.
+    search: Option<utilization::Search>,
     /// What the placement of timers looks at; empty without isolated CPUs.
     timer_views: Vec<stealtime_hypervisor::lapic_timer::CpuTimers>,
     /// All other CPUs, the nearest first, of CPUs that have asked.

@@ -13,6 +13,7 @@ pub(crate) fn one_more(host: &mut Host<'_>, cpu: CpuNr) {
         c.balance.woken(host.clock.now());
     }
     host.domains.changed(cpu, runnable);
+    note_utilization(host, cpu, runnable);
 }
 
 /// A task less.
@@ -21,6 +22,23 @@ pub(crate) fn one_less(host: &mut Host<'_>, cpu: CpuNr) {
     c.runnable = c.runnable.saturating_sub(1);
     let runnable = c.runnable;
     host.domains.changed(cpu, runnable);
+    note_utilization(host, cpu, runnable);
+}
+
+fn note_utilization(host: &mut Host<'_>, cpu: CpuNr, runnable: u32) {
+    let now = host.clock.now();
+    if let Some(search) = &mut host.search {
+        search.changed(cpu, runnable > 0, now);
+    }
+}
+
+/// How many CPUs of a cache a wakeup looks at (`nr_idle_scan`).
+fn scan_limit(host: &mut Host<'_>, cache: u32) -> u32 {
+    let now = host.clock.now();
+    match &mut host.search {
+        Some(search) => search.limit(cache, host.domains.cpus_of(cache), now),
+        None => host.domains.scan_limit(cache),
+    }
 }
 
 fn has_nothing(host: &Host<'_>, cpu: CpuNr) -> bool {
@@ -48,7 +66,9 @@ pub(crate) fn select_cpu(host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Cpu
     } else {
         prev
     };
-    idle_sibling(host, task, prev, target).unwrap_or(target)
+    let cache = host.cfg.host.topology.llc_of(target.0);
+    let maximum = scan_limit(host, cache);
+    idle_sibling(host, task, prev, target, maximum).unwrap_or(target)
 }
 
 /// Where a task begins that may no longer run where it was: the first CPU of those with the fewest
@@ -77,8 +97,14 @@ fn wake_affine(host: &Host<'_>, prev: CpuNr, waker: CpuNr) -> CpuNr {
     if waker_load < prev_load { waker } else { prev }
 }
 
-/// `select_idle_sibling`.
-fn idle_sibling(host: &Host<'_>, task: TaskNr, prev: CpuNr, target: CpuNr) -> Option<CpuNr> {
+/// `select_idle_sibling`, which looks at `maximum` CPUs of the cache.
+fn idle_sibling(
+    host: &Host<'_>,
+    task: TaskNr,
+    prev: CpuNr,
+    target: CpuNr,
+    maximum: u32,
+) -> Option<CpuNr> {
     if has_nothing(host, target) {
         return Some(target);
     }
@@ -108,7 +134,6 @@ fn idle_sibling(host: &Host<'_>, task: TaskNr, prev: CpuNr, target: CpuNr) -> Op
             return idle;
         }
     }
-    let maximum = host.domains.scan_limit(cache);
     host.domains.idle_cpu(allowed, target.0, maximum)
 }
 

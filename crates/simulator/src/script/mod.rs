@@ -76,6 +76,18 @@ pub enum Until {
     Armed(u64),
     /// So many ns after the wait begins.
     After(u64),
+    /// After this share of the time to the end of the run.
+    Rest {
+        /// In thousandths, at most 1000.
+        permille: u16,
+    },
+    /// At a time, or sooner: so long after the wait begins.
+    Sooner {
+        /// As of [`Self::Time`].
+        time_ns: u64,
+        /// In us.
+        after_us: u16,
+    },
     /// A point of a grid in time that is not passed yet, as a tick's timer expires.
     Grid {
         /// A point of the grid, in ns of the run, taken modulo the period.
@@ -251,6 +263,12 @@ pub struct Scripts {
     /// A CPU that has nothing to do takes tasks that wait on another one, also those that
     /// [`ScriptConfig::moves`] keeps.
     pub idle_takes: bool,
+    /// Wakeups look for an idle CPU as far as the utilization of the last 32 ms lets them, as Linux does from
+    /// 6.1 on. Otherwise the number of idle CPUs decides.
+    pub searches_by_utilization: bool,
+    /// How many of a thousand times a CPU that runs out of tasks does not look for those that wait elsewhere.
+    /// Linux from 7.0 on looks the more seldom the less it has found (`NI_RANDOM`).
+    pub newidle_skips_permille: u16,
     /// When it is not known what a CPU did, by CPU: see [`Gaps`].
     pub gaps: Vec<Gaps>,
     /// Guests' schedulers balance work onto idle vCPUs. So a wait of an idle vCPU ends when the

@@ -197,7 +197,11 @@ impl ScriptRunner {
             Until::Edge(edge) | Until::Work { edge, .. } => self.points.is_reached(edge, pass),
             Until::Time(time) => time <= host.now(),
             // [`instant`] has made times of them.
-            Until::Armed(_) | Until::After(_) | Until::Grid { .. } => true,
+            Until::Armed(_)
+            | Until::After(_)
+            | Until::Rest { .. }
+            | Until::Sooner { .. }
+            | Until::Grid { .. } => true,
         })
     }
 
@@ -304,7 +308,11 @@ impl ScriptRunner {
                 let timer = script.timer;
                 hrtimer::start_pinned(host, timer, cpu, time);
             }
-            Until::Armed(_) | Until::After(_) | Until::Grid { .. } => {}
+            Until::Armed(_)
+            | Until::After(_)
+            | Until::Rest { .. }
+            | Until::Sooner { .. }
+            | Until::Grid { .. } => {}
         }
         Ok(())
     }
@@ -350,6 +358,8 @@ fn tell(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
 fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
     let now = host.now();
     let balanced = host.cfg().scripts.balanced;
+    let run = &host.cfg().run;
+    let end_ns = run.warmup_ns.saturating_add(run.duration_ns);
     let script = host.script(task)?;
     let wait = match wait {
         Until::Work { edge, .. } if !balanced => Until::Edge(edge),
@@ -358,6 +368,19 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
         }
         Until::Armed(ns) => Until::Time(script.armed.saturating_add(ns)),
         Until::After(ns) => Until::Time(now.saturating_add(ns)),
+        Until::Sooner { time_ns, after_us } => {
+            let began_ns = if script.passes > 0 {
+                script.pass_began
+            } else {
+                0
+            };
+            let after_ns = now.saturating_add(u64::from(after_us) * 1_000);
+            Until::Time(began_ns.saturating_add(time_ns).min(after_ns))
+        }
+        Until::Rest { permille } => {
+            let rest_ns = u128::from(end_ns.saturating_sub(now)) * u128::from(permille) / 1000;
+            Until::Time(now.saturating_add(u64::try_from(rest_ns).unwrap_or(u64::MAX)))
+        }
         Until::Grid {
             phase_ns,
             period_ns,

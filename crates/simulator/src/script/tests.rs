@@ -11,6 +11,7 @@ use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
 
 mod groups;
+mod idle;
 mod late;
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {

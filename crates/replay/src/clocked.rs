@@ -1,0 +1,295 @@
+//! VMs whose demand comes with time, on hosts with less contention than recorded.
+//!
+//! A server that is late serves several requests in a row. With more CPU time it halts between them, and has
+//! done all of its work before the recording ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stealtime_simulator::script::{Stall, Step, Then, Until};
+
+use crate::copied::run_ns;
+use crate::host::spread_permille;
+use crate::recording::{RecordedTask, Wait};
+
+/// One wait in so many, at most, ends by something else than a timer in a VM that its clock drives.
+const ONE_IN_OTHERS: usize = 10;
+/// Fewer waits show no usual length of what is between them.
+const FEW_WAITS: usize = 8;
+
+/// VMs whose demand comes with time: timers end their waits. In others vCPUs wake each other, so that they
+/// have more to do the faster they run.
+pub(crate) fn clocked_vms(tasks: &[RecordedTask]) -> BTreeSet<usize> {
+    let mut waits: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for task in tasks.iter().filter(|task| task.vcpu.is_some()) {
+        let Some(vm) = task.vm else {
+            continue;
+        };
+        let (timers, all) = waits.entry(vm).or_default();
+        for wait in task.waits.iter() {
+            if let Some(Step::Halt(end) | Step::Sleep(end)) = task.steps.get(wait.step as usize) {
+                *timers += usize::from(matches!(end, Until::Armed(_) | Until::Grid { .. }));
+                *all += 1;
+            }
+        }
+    }
+    let is_clocked =
+        |(timers, all): &(usize, usize)| *timers > 0 && (all - timers) * ONE_IN_OTHERS <= *all;
+    let clocked = waits.iter().filter(|entry| is_clocked(entry.1));
+    clocked.map(|entry| *entry.0).collect()
+}
+
+/// Whether more requests waited for these tasks than they served is not recorded: a VM that was late all the
+/// time may have dropped some. So each seed has them rest for another share of the time that is left after
+/// their scripts, and repeat these in the other part.
+pub(crate) fn rest(tasks: &mut [RecordedTask], clocked: &BTreeSet<usize>, seed: u64) {
+    let permille = 1000 - spread_permille(seed, 3).min(1000);
+    let is_clocked = |task: &&mut RecordedTask| {
+        task.then == Then::Repeat && task.vm.is_some_and(|vm| clocked.contains(&vm))
+    };
+    for task in tasks.iter_mut().filter(is_clocked) {
+        let end = Step::Sleep(Until::Rest { permille });
+        task.steps = task.steps.iter().copied().chain([end]).collect();
+    }
+}
+
+/// vCPUs of these VMs halt within what they did in a row, after pieces of the usual length. Such a halt is as
+/// long as usual, and over when the vCPU was there in the recording: it does not put off any work.
+pub(crate) fn halt_between(tasks: &mut [RecordedTask], clocked: &BTreeSet<usize>) {
+    let is_clocked =
+        |task: &&mut RecordedTask| task.vcpu.is_some_and(|vcpu| clocked.contains(&vcpu.0));
+    for task in tasks.iter_mut().filter(is_clocked) {
+        if let Some(usual) = Usual::of(task) {
+            *task = usual.divided(task);
+        }
+    }
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// What a vCPU usually does between two waits, and how long it waits.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    /// CPU time between two waits, in ns.
+    piece_ns: u64,
+    wait_ns: u64,
+    /// The way back from sleep, in ns of computing.
+    slept_ns: u32,
+}
+
+impl Usual {
+    fn of(task: &RecordedTask) -> Option<Self> {
+        if task.waits.len() < FEW_WAITS {
+            return None;
+        }
+        let (mut pieces, mut slept) = (Vec::new(), Vec::new());
+        let mut piece_ns = 0;
+        for step in task.steps.iter() {
+            match *step {
+                Step::Halt(_) | Step::Sleep(_) => pieces.push(core::mem::take(&mut piece_ns)),
+                Step::Slept(ns) if ns > 0 => slept.push(u64::from(ns)),
+                _ => piece_ns += run_ns(*step),
+            }
+        }
+        let waits = task.waits.iter();
+        let waits = waits.map(|wait| wait.ended_ns.saturating_sub(wait.began_ns));
+        let usual = Self {
+            piece_ns: median(pieces),
+            wait_ns: median(waits.collect()),
+            slept_ns: u32::try_from(median(slept)).unwrap_or(u32::MAX),
+        };
+        (usual.piece_ns > 0 && usual.wait_ns > 0).then_some(usual)
+    }
+
+    fn divided(self, task: &RecordedTask) -> RecordedTask {
+        let mut steps = Vec::with_capacity(task.steps.len() * 2);
+        let mut places: Vec<u32> = Vec::with_capacity(task.steps.len() + 1);
+        let mut waits = task.waits.iter().peekable();
+        // The stretch that goes on: when it began, and what was computed of it.
+        let mut stretch = Stretch::default();
+        stretch.begin(0, task, waits.peek().copied(), 0);
+        for (index, &step) in task.steps.iter().enumerate() {
+            places.push(steps.len() as u32);
+            steps.push(step);
+            if waits.peek().is_some_and(|wait| wait.step as usize <= index) {
+                let ended = waits.next().map_or(0, |wait| wait.ended_ns);
+                stretch.begin(index + 1, task, waits.peek().copied(), ended);
+                continue;
+            }
+            stretch.passed_ns += run_ns(step);
+            stretch.piece_ns += run_ns(step);
+            let rest_ns = stretch.run_ns.saturating_sub(stretch.passed_ns);
+            if stretch.piece_ns >= self.piece_ns && rest_ns >= self.piece_ns {
+                stretch.piece_ns = 0;
+                steps.push(Step::Halt(Until::Sooner {
+                    time_ns: stretch.time_ns(),
+                    after_us: u16::try_from(self.wait_ns / 1_000).unwrap_or(u16::MAX),
+                }));
+                steps.push(Step::Slept(self.slept_ns));
+            }
+        }
+        places.push(steps.len() as u32);
+        let place = |step: usize| places.get(step).copied().unwrap_or(u32::MAX);
+        let exits = task.exits.iter();
+        let exits = exits.map(|&(step, reason)| (place(step) as usize, reason));
+        let stalls = task.stalls.iter().map(|stall| Stall {
+            step: place(stall.step as usize),
+            ..*stall
+        });
+        let waits = task.waits.iter().map(|wait| Wait {
+            step: place(wait.step as usize),
+            ..*wait
+        });
+        RecordedTask {
+            exits: exits.collect(),
+            stalls: stalls.collect(),
+            waits: waits.collect(),
+            steps: Arc::from(steps),
+            ..task.clone()
+        }
+    }
+}
+
+/// What a task does between two waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// From when to when, in ns of the recording.
+    began_ns: u64,
+    ended_ns: u64,
+    /// CPU time of all of it, of what is done, and since the last halt, in ns.
+    run_ns: u64,
+    passed_ns: u64,
+    piece_ns: u64,
+}
+
+impl Stretch {
+    /// It begins with this step, and ends with the next wait.
+    fn begin(&mut self, step: usize, task: &RecordedTask, next: Option<&Wait>, began_ns: u64) {
+        let end = next.map_or(task.steps.len(), |wait| wait.step as usize);
+        let steps = task.steps.get(step..end).unwrap_or_default();
+        *self = Self {
+            began_ns,
+            ended_ns: next.map_or(u64::MAX, |wait| wait.began_ns),
+            run_ns: steps.iter().map(|step| run_ns(*step)).sum(),
+            ..Self::default()
+        };
+    }
+
+    /// When the recording was at this place of it.
+    fn time_ns(&self) -> u64 {
+        // The end of the last stretch is not recorded: it is as long as its computing at least.
+        let whole_ns = match self.ended_ns {
+            u64::MAX => self.run_ns,
+            ended_ns => ended_ns.saturating_sub(self.began_ns),
+        };
+        let part =
+            u128::from(whole_ns) * u128::from(self.passed_ns) / u128::from(self.run_ns.max(1));
+        self.began_ns + u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_simulator::script::Spent;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn work(ns: u64) -> Step {
+        Step::Run {
+            ns,
+            spent: Spent::Guest,
+        }
+    }
+
+    /// A vCPU that halts every 3 ms, and computes for 6 ms without a halt at the end, in 12 ms.
+    fn task(end: Until) -> RecordedTask {
+        let (mut steps, mut waits) = (Vec::new(), Vec::new());
+        for turn in 0..10u64 {
+            waits.push(Wait {
+                step: steps.len() as u32,
+                began_ns: turn * 3 * MS,
+                ended_ns: (turn * 3 + 1) * MS,
+            });
+            steps.extend([Step::Halt(end), Step::Slept(10_000), work(2 * MS)]);
+        }
+        steps.extend([work(2 * MS), work(2 * MS)]);
+        waits.push(Wait {
+            step: steps.len() as u32,
+            began_ns: 40 * MS,
+            ended_ns: 41 * MS,
+        });
+        steps.push(Step::Halt(end));
+        RecordedTask {
+            tid: 7,
+            name: "CPU 0/KVM".to_owned(),
+            vcpu: Some((0, 0)),
+            vm: Some(0),
+            nice: 0,
+            ran_on: vec![0],
+            first_cpu: 0,
+            begins: None,
+            ends_ns: None,
+            switches_in: 11,
+            moves: Arc::default(),
+            then: Then::Repeat,
+            exits: Vec::new(),
+            alarm_ns: 0,
+            ticks: None,
+            stalls: Arc::default(),
+            waits: Arc::from(waits),
+            steps: Arc::from(steps),
+        }
+    }
+
+    #[test]
+    fn a_vm_is_clocked_if_timers_end_its_waits() {
+        let timers = task(Until::Armed(MS));
+        assert_eq!(
+            clocked_vms(std::slice::from_ref(&timers)),
+            BTreeSet::from([0])
+        );
+        let edge = Until::Edge(stealtime_simulator::script::Edge(0));
+        assert!(clocked_vms(&[timers, task(edge)]).is_empty());
+    }
+
+    #[test]
+    fn what_was_done_in_a_row_is_divided_without_more_of_it() {
+        let recorded = task(Until::Armed(MS));
+        let mut tasks = [recorded.clone()];
+        halt_between(&mut tasks, &BTreeSet::from([0]));
+        let [divided] = &tasks;
+        let run = |task: &RecordedTask| task.steps.iter().map(|step| run_ns(*step)).sum::<u64>();
+        assert_eq!(run(divided), run(&recorded));
+        let added = divided.steps.iter().filter_map(|step| match *step {
+            Step::Halt(Until::Sooner { time_ns, after_us }) => Some((time_ns, after_us)),
+            _ => None,
+        });
+        // The stretch of 6 ms from 28 to 40 ms has two halts, where the recording was then.
+        assert_eq!(
+            added.collect::<Vec<_>>(),
+            [(32 * MS, 1000), (36 * MS, 1000)]
+        );
+        for (wait, old) in divided.waits.iter().zip(recorded.waits.iter()) {
+            assert_eq!(
+                divided.steps.get(wait.step as usize),
+                recorded.steps.get(old.step as usize)
+            );
+        }
+    }
+
+    #[test]
+    fn seeds_spread_over_all_shares() {
+        let mut shares: Vec<u16> = (1..=8).map(|seed| spread_permille(seed, 2)).collect();
+        assert_eq!(shares.first(), Some(&500));
+        shares.sort_unstable();
+        assert!(
+            shares.windows(2).all(|pair| pair[1] - pair[0] <= 250),
+            "{shares:?}"
+        );
+    }
+}
