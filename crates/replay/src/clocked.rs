@@ -1,4 +1,4 @@
-//! VMs whose demand comes with time, on hosts with less contention than recorded.
+//! VMs with demand that comes with time, on hosts with less contention than recorded.
 //!
 //! A server that is late serves several requests in a row. With more CPU time it halts between them, and has
 //! done all of its work before the recording ends.
@@ -17,24 +17,25 @@ const ONE_IN_OTHERS: usize = 10;
 /// Fewer waits show no usual length of what is between them.
 const FEW_WAITS: usize = 8;
 
-/// VMs whose demand comes with time: timers end their waits. In others vCPUs wake each other, so that they
-/// have more to do the faster they run.
+/// VMs with demand that comes with time: timers end their waits. In others vCPUs wake each other, so that
+/// they have more to do the faster they run.
 pub(crate) fn clocked_vms(tasks: &[RecordedTask]) -> BTreeSet<usize> {
     let mut waits: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for task in tasks.iter().filter(|task| task.vcpu.is_some()) {
         let Some(vm) = task.vm else {
             continue;
         };
-        let (timers, all) = waits.entry(vm).or_default();
+        let (timers, total) = waits.entry(vm).or_default();
         for wait in task.waits.iter() {
             if let Some(Step::Halt(end) | Step::Sleep(end)) = task.steps.get(wait.step as usize) {
                 *timers += usize::from(matches!(end, Until::Armed(_) | Until::Grid { .. }));
-                *all += 1;
+                *total += 1;
             }
         }
     }
-    let is_clocked =
-        |(timers, all): &(usize, usize)| *timers > 0 && (all - timers) * ONE_IN_OTHERS <= *all;
+    let is_clocked = |(timers, total): &(usize, usize)| {
+        *timers > 0 && (total - timers) * ONE_IN_OTHERS <= *total
+    };
     let clocked = waits.iter().filter(|entry| is_clocked(entry.1));
     clocked.map(|entry| *entry.0).collect()
 }
@@ -53,8 +54,9 @@ pub(crate) fn rest(tasks: &mut [RecordedTask], clocked: &BTreeSet<usize>, seed: 
     }
 }
 
-/// vCPUs of these VMs halt within what they did in a row, after pieces of the usual length. Such a halt is as
-/// long as usual, and over when the vCPU was there in the recording: it does not put off any work.
+/// vCPUs of these VMs halt between pieces of work that were one in the recording, each of the usual length.
+/// Such a halt is as long as usual, and over when the vCPU was there in the recording: it does not put off
+/// any work.
 pub(crate) fn halt_between(tasks: &mut [RecordedTask], clocked: &BTreeSet<usize>) {
     let is_clocked =
         |task: &&mut RecordedTask| task.vcpu.is_some_and(|vcpu| clocked.contains(&vcpu.0));

@@ -182,7 +182,7 @@ impl FindsIdle {
     }
 }
 
-/// A share for each seed from 1 on, in thousandths: any first few of them are spread over all shares (the
+/// A share for each seed from 1 on, in thousandths. The first few are spread over all shares already (the
 /// sequence of van der Corput).
 pub(crate) fn spread_permille(seed: u64, base: u64) -> u16 {
     let (mut rest, mut unit, mut permille) = (seed, 1_000_000, 0);

@@ -70,11 +70,11 @@ impl Counts {
     /// The copies, if the first one has the index `first`: VM by VM, by their numbers.
     #[must_use]
     pub fn copies(&self, first: usize) -> Vec<VmCopy> {
-        let own = self.own.iter();
-        let own = own.flat_map(|(&original, &count)| (2..=count).map(move |n| (original, n)));
+        let copied = self.own.iter();
+        let copied = copied.flat_map(|(&original, &count)| (2..=count).map(move |n| (original, n)));
         let guests = self.guests.iter();
         let guests = guests.flat_map(|(&original, &count)| (1..=count).map(move |n| (original, n)));
-        let numbers = own.chain(guests);
+        let numbers = copied.chain(guests);
         let copies = (first..)
             .zip(numbers)
             .map(|(vm, (original, number))| VmCopy {

@@ -304,7 +304,7 @@ fn fit(page: &mut Page, folder: &Path) {
             "--limit",
             "overhead<99%",
         ][..],
-        &["--move"],
+        &["--move", "--set", "host.hz=1000"],
         &["--add", "vm1"],
     ] {
         let arguments = [&["fit", &cfs, "--json", "--seeds", "2"], options];

@@ -1,13 +1,16 @@
 //! A recording with the replay under the recorded knobs that fits it best.
 
 use stealtime_lab::knobs::Part;
+use stealtime_replay::Counts;
 use stealtime_replay::host::{self, Assumed};
 use stealtime_replay::predict::{self, Errors, Times};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::Config;
 
+use crate::added::{AddError, AddedVm};
 use crate::answerable;
 use crate::apply::{apply, groups};
+use crate::count::{CountError, VmCount, vm_index};
 use crate::error::Error;
 use crate::fit::Fit;
 use crate::host_file::HostFacts;
@@ -25,6 +28,8 @@ pub struct Baseline {
     /// VMs are taken to have cgroups because a weight is asked for.
     pub(crate) groups_asked: bool,
     pub(crate) facts: HostFacts,
+    /// VMs of other recordings. Their indexes follow those of the recorded VMs.
+    pub(crate) added: Vec<AddedVm>,
     /// The host as recorded, with the recorded knobs.
     pub(crate) config: Config,
     pub(crate) replayed: Times,
@@ -70,10 +75,40 @@ impl Baseline {
             preempt,
             groups_asked,
             facts,
+            added: Vec::new(),
             config: fitted.config,
             replayed: fitted.times,
             fit,
         })
+    }
+
+    /// Adds a VM of another recording; hosts have none of it unless their counts say so.
+    ///
+    /// # Errors
+    ///
+    /// A VM of this name that was added before.
+    pub fn add(&mut self, vm: AddedVm) -> Result<(), AddError> {
+        if self.added.iter().any(|known| known.name == vm.name) {
+            return Err(AddError::NameTaken(vm.name));
+        }
+        self.added.push(vm);
+        Ok(())
+    }
+
+    /// Names of all VMs by their indexes: those of the recording, then those of others.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let added = self.added.iter().map(|vm| vm.name.clone());
+        self.recorded.vms.iter().cloned().chain(added).collect()
+    }
+
+    /// Sets how many there are of a VM.
+    pub(crate) fn set_count(&self, counts: &mut Counts, count: &VmCount) -> Result<(), CountError> {
+        let mut added = (self.recorded.vms.len()..).zip(&self.added);
+        match added.find(|(_, vm)| vm.name == count.vm) {
+            Some((index, _)) => counts.set_guest(index, count.count),
+            None => counts.set(vm_index(&self.recorded, &count.vm)?, count.count),
+        }
+        Ok(())
     }
 
     /// What was read.

@@ -3,6 +3,7 @@
 use stealtime_lab::knobs::KnobError;
 use stealtime_simulator::Fault;
 
+use crate::added::AddError;
 use crate::count::CountError;
 use crate::coverage::Unreplayable;
 use crate::host_file::HostFileError;
@@ -27,6 +28,9 @@ pub enum Error {
     /// A host cannot have so many VMs or CPUs.
     #[error(transparent)]
     Count(#[from] CountError),
+    /// A VM of another recording cannot be added.
+    #[error(transparent)]
+    Added(#[from] AddError),
     /// A knob does not take its value on this host.
     #[error(transparent)]
     Knob(#[from] KnobError),

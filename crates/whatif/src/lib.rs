@@ -5,6 +5,7 @@
 //! are one [`Document`]; terminal, HTML and JSON are renderings of it. Nothing here prints or opens
 //! files.
 
+mod added;
 mod answerable;
 mod apply;
 mod assumptions;
@@ -45,6 +46,7 @@ mod self_test;
 mod turns;
 mod variants;
 
+pub use added::{AddError, AddedVm};
 pub use auto::{Auto, Tried};
 pub use baseline::Baseline;
 pub use candidates::Cannot;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use stealtime_lab::knobs::Setting;
 use stealtime_replay::host::{self, Assumed};
-use stealtime_replay::{Counted, Counts, OnCpus, Recording, VmCopy};
+use stealtime_replay::{Counted, Counts, Guest, OnCpus, Recording, VmCopy};
 use stealtime_simulator::config::{CfsKnobs, Config};
 use stealtime_simulator::script::{ScriptConfig, ScriptGroup};
 
@@ -187,12 +187,18 @@ impl Prepared {
             recording = Cow::Owned(on_cpus.recording);
         }
         if !self.counts.is_as_recorded() {
-            let counted = Counted::new(&recording, vms.len(), &self.counts, seed);
+            let demands: Vec<&Guest> = base.added.iter().map(|vm| &vm.demand).collect();
+            let recorded = vms.len();
+            let counted = Counted::with_guests(&recording, recorded, &demands, &self.counts, seed);
             assumed = Cow::Owned(counted.assumed(&assumed));
             // Settings of a VM are its copies' too.
-            let names = counted.copies.iter();
-            let names = names.filter_map(|copy| base.recorded.vms.get(copy.original).cloned());
-            vms.to_mut().extend(names);
+            let mut names = base.names();
+            let copied = counted.copies.iter();
+            let copied: Vec<String> = copied
+                .filter_map(|copy| names.get(copy.original).cloned())
+                .collect();
+            names.extend(copied);
+            vms = Cow::Owned(names);
             copies = counted.copies;
             recording = Cow::Owned(counted.recording);
         }

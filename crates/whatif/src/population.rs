@@ -6,7 +6,7 @@ use stealtime_replay::{RecordedTask, VmCopy};
 use stealtime_simulator::script::Then;
 
 use crate::baseline::Baseline;
-use crate::count::{VmCount, check, vm_index};
+use crate::count::{VmCount, check};
 use crate::error::Error;
 use crate::plan::{Host, Plan, Prepared};
 use crate::replays::{self, Run};
@@ -59,8 +59,9 @@ impl Population {
     pub(crate) fn new(base: &Baseline, host: &Host<'_>, times: &Times) -> Self {
         let span_ns = base.recorded.recording.span_ns;
         let rate = |ns: u64| ns as f64 / span_ns.max(1) as f64 * 1_000.0;
+        let names = base.names();
         let of_vm = |vm: usize, original: usize, number: u32| {
-            let name = base.recorded.vms.get(original)?;
+            let name = names.get(original)?;
             let vcpus: Vec<&VcpuTimes> = times.vcpus.iter().filter(|time| time.vm == vm).collect();
             let tasks = host.recording.tasks.iter();
             let tasks: Vec<&RecordedTask> = tasks
@@ -79,8 +80,10 @@ impl Population {
             })
         };
         let mut vms = Vec::new();
-        for vm in 0..base.recorded.vms.len() {
-            vms.extend(of_vm(vm, vm, 1));
+        for vm in 0..names.len() {
+            if vm < base.recorded.vms.len() {
+                vms.extend(of_vm(vm, vm, 1));
+            }
             let copies = host.copies.iter().filter(|copy| copy.original == vm);
             vms.extend(copies.filter_map(
                 |&VmCopy {
@@ -170,8 +173,8 @@ pub fn populations_with(
     let mut plans = Vec::new();
     for list in lists {
         let mut prepared = first.prepare(base)?;
-        for VmCount { vm, count } in list {
-            prepared.counts.set(vm_index(&base.recorded, vm)?, *count);
+        for count in list {
+            base.set_count(&mut prepared.counts, count)?;
         }
         check(&prepared.counts, &base.recorded)?;
         plans.push(prepared);

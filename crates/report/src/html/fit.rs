@@ -25,6 +25,9 @@ pub fn page(document: &FitDocument, command: &str) -> Page {
         document.cpus,
         count(document.events)
     ));
+    if let Some(changes) = &document.changes {
+        page.fact(format!("Changed: {changes}"));
+    }
     page.fact(limits(document));
     page.fact("Answers are of CPU time alone: memory, caches, disks and networks are left out.");
     if document.recording_partial {
@@ -50,7 +53,7 @@ pub fn page(document: &FitDocument, command: &str) -> Page {
             steps: Vec::new(),
             mark: match curve.largest {
                 None => Mark::Worse,
-                Some(1) => Mark::Plain,
+                Some(largest) if largest == curve.first => Mark::Plain,
                 Some(_) => Mark::Better,
             },
         });

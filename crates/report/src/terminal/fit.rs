@@ -31,6 +31,9 @@ pub fn render(document: &FitDocument, style: Style) -> String {
     if document.recording_partial {
         paragraph(&mut screen, 0, PARTIAL_RECORDING);
     }
+    if let Some(changes) = &document.changes {
+        paragraph(&mut screen, 0, &format!("Changed: {changes}."));
+    }
     let leaves_out = "Answers are of CPU time alone: memory, caches, disks and networks are left out (see \
                       the end).";
     paragraph(&mut screen, 0, leaves_out);
@@ -148,11 +151,11 @@ pub(crate) fn figure(vm: &PointVm, figure: Figure) -> String {
 
 /// The count with what it stands for.
 pub(crate) fn count_name(curve: &Curve, count: u32) -> String {
-    match (count, curve.largest) {
-        (1, Some(1)) => "1 (recorded, largest)".to_owned(),
-        (1, _) => "1 (recorded)".to_owned(),
-        (count, Some(largest)) if count == largest => format!("{count} (largest)"),
-        (count, _) => count.to_string(),
+    match (count == curve.first, curve.largest == Some(count)) {
+        (true, true) => format!("{count} (recorded, largest)"),
+        (true, false) => format!("{count} (recorded)"),
+        (false, true) => format!("{count} (largest)"),
+        (false, false) => count.to_string(),
     }
 }
 
@@ -219,7 +222,7 @@ fn vms(document: &FitDocument, screen: &mut Screen) {
     };
     rows("as recorded", &capacity.recorded);
     for curve in &capacity.curves {
-        if let Some(point) = curve.end().filter(|point| point.count > 1) {
+        if let Some(point) = curve.end().filter(|point| point.count > curve.first) {
             rows(&format!("{} of {}", point.count, curve.of), point);
         }
     }

@@ -4,22 +4,22 @@ mod self_test;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use stealtime_report::html::fit as page;
 use stealtime_report::json;
 use stealtime_report::terminal::{Style, fit as tables};
 use stealtime_whatif::capacity::{Capacity, FitDocument, Limit, Question, RecordedHost};
-use stealtime_whatif::{Baseline, HostFacts};
+use stealtime_whatif::{AddedVm, Baseline, Plan};
 
-use crate::args::{self, Form, Replayed, VmOf};
+use crate::args::{self, Form, Recording, Replayed, VmOf};
 use crate::error::CliError;
 use crate::input::Twice;
 use crate::output;
 use crate::progress::RunProgress;
-use crate::replayable::{self, Replayable};
+use crate::replayable;
 use crate::report::ReportTo;
-use crate::verb::whatif;
 
 /// Replays of a count that is near a limit, unless `--seeds` says how many.
 const SEEDS: u64 = 5;
@@ -34,6 +34,8 @@ Examples:
   stealtime fit trace.dat --add web --limit 'ready<5%' --limit 'wakeup.p99<2ms'
   stealtime fit trace.dat --limit 'db.work>98%'
   stealtime fit trace.dat --report fit.html
+  stealtime fit trace.dat --with other.dat:db --limit 'ready<5%'
+  stealtime fit trace.dat --set sched.base_slice_ns=700us
   stealtime fit trace.dat --move
   stealtime fit trace.dat --move 2 --json
   stealtime fit --self-test traces/
@@ -53,6 +55,11 @@ pub(crate) struct Fit {
     #[arg(long, value_name = "VM")]
     add: Vec<String>,
 
+    /// Count this VM of another recording, under its name or another one (repeat for several, each by
+    /// itself)
+    #[arg(long = "with", value_name = "FILE:VM[=NAME]", conflicts_with = "moves")]
+    with: Vec<AddedFrom>,
+
     /// What must hold, for each VM: `ready<5%`; or behind a VM's name and a dot: `db.work>98%` (repeat for
     /// several)
     #[arg(long = "limit", value_name = "LIMIT")]
@@ -62,6 +69,14 @@ pub(crate) struct Fit {
     #[arg(long = "move", value_name = "N", num_args = 0..=1, default_missing_value = "1",
         conflicts_with = "add")]
     moves: Option<NonZeroUsize>,
+
+    /// Take this knob for changed (repeat for several), as of `whatif`
+    #[arg(long, value_name = "KNOB=VALUE")]
+    set: Vec<String>,
+
+    /// Take these tasks for bound to these CPUs, as of `whatif`
+    #[arg(long, value_name = "VM[/VCPU]=CPUS")]
+    pin: Vec<String>,
 
     /// Settings of the recorded host, as of `whatif --host`
     #[arg(long, value_name = "FILE")]
@@ -77,7 +92,7 @@ pub(crate) struct Fit {
 
     /// Print predicted next to recorded figures of each series below this directory: recordings of one host
     /// with more and fewer VMs
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "add", "limits", "moves", "host", "report"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "add", "with", "limits", "moves", "set", "pin", "host", "report"])]
     self_test: Option<PathBuf>,
 
     #[command(flatten)]
@@ -88,6 +103,38 @@ pub(crate) struct Fit {
 
     #[command(flatten)]
     report: ReportTo,
+}
+
+/// A VM of another recording: `FILE:VM`, `FILE:VM=NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AddedFrom {
+    file: PathBuf,
+    vm: String,
+    /// Its name on this host.
+    name: String,
+}
+
+/// Neither `FILE:VM` nor `FILE:VM=NAME`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected FILE:VM or FILE:VM=NAME")]
+struct NoAddedVm;
+
+impl FromStr for AddedFrom {
+    type Err = NoAddedVm;
+
+    fn from_str(text: &str) -> Result<Self, NoAddedVm> {
+        let wrong = || NoAddedVm;
+        let (file, names) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let (vm, name) = names.split_once('=').unwrap_or((names, names));
+        match file.is_empty() || vm.is_empty() || name.is_empty() {
+            true => Err(wrong()),
+            false => Ok(Self {
+                file: PathBuf::from(file),
+                vm: vm.to_owned(),
+                name: name.to_owned(),
+            }),
+        }
+    }
 }
 
 impl Fit {
@@ -112,45 +159,72 @@ impl Fit {
         };
         self.check_outputs(path)?;
         let twice = Twice::new(path)?;
-        let base = self.baseline(twice.path(), &self.replayed.vm_of, false)?;
-        let document = self.answer(path, &base, &question)?;
+        let (mut base, changes) = self.baseline(twice.path(), &self.replayed.vm_of, false)?;
+        self.add_vms(&mut base)?;
+        let document = self.answer(path, &base, changes, &question)?;
         self.write(&document)
     }
 
     fn check_outputs(&self, path: &Path) -> Result<(), CliError> {
-        let files = self.host.iter().chain(self.replayed.files());
+        let added = self.with.iter().map(|added| &added.file);
+        let files = self.host.iter().chain(self.replayed.files()).chain(added);
         let inputs: Vec<&Path> = std::iter::once(path)
             .chain(files.map(PathBuf::as_path))
             .collect();
         self.report.check(self.form.is_json(), &inputs)
     }
 
-    /// A recording, and the replay that fits it best.
-    fn baseline(&self, path: &Path, vm_of: &[VmOf], is_quiet: bool) -> Result<Baseline, CliError> {
+    /// A recording with the replay that fits it best, and the changes to take for made.
+    fn baseline(
+        &self,
+        path: &Path,
+        vm_of: &[VmOf],
+        is_quiet: bool,
+    ) -> Result<(Baseline, Plan), CliError> {
         let snapshot = self.replayed.snapshot.as_ref();
         let opened = self.replayed.recording(path, vm_of, snapshot);
-        let Replayable { recorded, snapshot } = replayable::read(path, &opened, is_quiet)?;
-        let mut facts = match &self.host {
-            Some(file) => whatif::host_facts(file, &recorded)?,
-            None => HostFacts::default(),
-        };
-        if let Some(snapshot) = &snapshot {
-            facts.add_snapshot(snapshot, &recorded);
+        let read = replayable::read(path, &opened, is_quiet)?;
+        let facts = read.facts(self.host.as_deref())?;
+        let changes =
+            stealtime_whatif::Question::parse(&read.recorded, &facts, &self.set, &[], &self.pin)?;
+        let base = Baseline::fit(read.recorded, facts, &changes)?;
+        let (plans, reasons) = changes.plans(&base)?;
+        debug_assert!(reasons.is_empty(), "one variant is answered, or an error");
+        Ok((base, plans.into_iter().next().unwrap_or_default()))
+    }
+
+    /// Adds VMs of other recordings.
+    fn add_vms(&self, base: &mut Baseline) -> Result<(), CliError> {
+        for AddedFrom { file, vm, name } in &self.with {
+            let twice = Twice::new(file)?;
+            let opened = Recording {
+                trace: file.clone(),
+                tsc_khz: None,
+                formats_from: None,
+                vm_of: Vec::new(),
+                snapshot: None,
+            };
+            let foreign = replayable::read(twice.path(), &opened, true)?.recorded;
+            let shown = file.display().to_string();
+            let added = AddedVm::new(base.recorded(), &shown, &foreign, vm, name)
+                .and_then(|added| base.add(added));
+            added.map_err(stealtime_whatif::Error::from)?;
         }
-        let question = stealtime_whatif::Question::default();
-        Ok(Baseline::fit(recorded, facts, &question)?)
+        Ok(())
     }
 
     fn answer(
         &self,
         path: &Path,
         base: &Baseline,
+        changes: Plan,
         question: &Question,
     ) -> Result<FitDocument, CliError> {
         let jobs = args::threads(self.jobs);
         let bar = RunProgress::unbounded("fit");
         let progress = |replays: usize| bar.done(replays);
-        let host = RecordedHost::new(base, jobs, output::stop_by_interrupt(), &progress);
+        let host = RecordedHost::new(base, jobs, output::stop_by_interrupt(), &progress)
+            .with_changes(changes.clone())?;
         let capacity = Capacity::answer(
             &host,
             question,
@@ -164,6 +238,7 @@ impl Fit {
         Ok(FitDocument::new(
             shown,
             base,
+            &changes,
             self.seeds(),
             replays,
             capacity,

@@ -3,7 +3,6 @@
 mod export;
 mod self_test;
 
-use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -13,7 +12,7 @@ use clap::Args;
 use stealtime_report::html::whatif as page;
 use stealtime_report::json;
 use stealtime_report::terminal::whatif as tables;
-use stealtime_whatif::{Baseline, Document, HostFacts, Observation, Plan, Question, Recorded, Run};
+use stealtime_whatif::{Baseline, Document, Observation, Plan, Question, Recorded, Run};
 
 use crate::args::{self, Form, Recording, Replayed};
 use crate::error::CliError;
@@ -29,8 +28,6 @@ const SEEDS: u64 = 5;
 const MANY: usize = 1_000;
 /// Fewer replays begin without an estimate of their time, which costs a replay.
 const FEW: f64 = 200.0;
-/// Most bytes of a file about the host: a larger one is a recording given by mistake.
-const MOST_OF_HOST: u64 = 1 << 20;
 
 /// Replay a recording on a simulated host, as recorded and with knobs changed.
 ///
@@ -229,14 +226,9 @@ impl WhatIf {
 
     /// A recording, and the replay that fits it best.
     fn baseline(&self, path: &Path) -> Result<(Baseline, Question), CliError> {
-        let Replayable { recorded, snapshot } = self.read(path, self.replayed.snapshot.as_ref())?;
-        let mut facts = match &self.host {
-            Some(file) => host_facts(file, &recorded)?,
-            None => HostFacts::default(),
-        };
-        if let Some(snapshot) = &snapshot {
-            facts.add_snapshot(snapshot, &recorded);
-        }
+        let read = self.read(path, self.replayed.snapshot.as_ref())?;
+        let facts = read.facts(self.host.as_deref())?;
+        let recorded = read.recorded;
         let question = Question::parse(&recorded, &facts, &self.set, &self.vary, &self.pin)?;
         let base = Baseline::fit(recorded, facts, &question)?;
         Ok((base, question))
@@ -362,25 +354,6 @@ impl WhatIf {
     fn threads(&self) -> NonZeroUsize {
         args::threads(self.jobs)
     }
-}
-
-/// Reads a file about the host.
-pub(super) fn host_facts(path: &Path, recorded: &Recorded) -> Result<HostFacts, CliError> {
-    let failed = |reason: String| CliError::WhatIf(format!("{}: {reason}", path.display()));
-    let mut text = String::new();
-    // One byte more than allowed is enough to refuse it.
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MOST_OF_HOST + 1).read_to_string(&mut text))
-        .map_err(|error| failed(error.to_string()))?;
-    if text.len() as u64 > MOST_OF_HOST {
-        return Err(failed(format!(
-            "more than {MOST_OF_HOST} bytes: this is no file about a host, of lines KEY = VALUE"
-        )));
-    }
-    let name = path.display().to_string();
-    HostFacts::parse(&name, &text, recorded)
-        .map_err(stealtime_whatif::Error::from)
-        .map_err(CliError::from)
 }
 
 fn of_file(path: &Path, error: &stealtime_whatif::Error) -> CliError {

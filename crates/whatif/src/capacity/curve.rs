@@ -36,13 +36,26 @@ impl Subject {
     pub(crate) fn counts(&self, vms: &[HostVm], count: u32) -> Vec<VmCount> {
         let counted = vms.iter().filter(|vm| match self {
             Self::Vm(name) => vm.name == *name,
-            Self::Mix => true,
+            Self::Mix => !vm.is_added,
         });
         let counts = counted.map(|vm| VmCount {
             vm: vm.name.clone(),
             count,
         });
         counts.collect()
+    }
+}
+
+impl Subject {
+    /// How many of it the recorded host has.
+    pub(crate) fn first(&self, vms: &[HostVm]) -> u32 {
+        match self {
+            Self::Vm(name) => {
+                let vm = vms.iter().find(|vm| vm.name == *name);
+                vm.map_or(1, HostVm::recorded_count)
+            }
+            Self::Mix => 1,
+        }
     }
 }
 
@@ -79,7 +92,7 @@ impl Bound {
             false => vm.run_ms,
         };
         let host_ms = f64::from(cpus) * 1_000.0;
-        let present: f64 = vms.iter().map(demand).sum();
+        let present: f64 = vms.iter().filter(|vm| !vm.is_added).map(demand).sum();
         let added: f64 = match subject {
             Subject::Vm(name) => vms.iter().filter(|vm| vm.name == *name).map(demand).sum(),
             Subject::Mix => present,
@@ -112,6 +125,8 @@ pub struct Curve {
     pub of: Subject,
     /// The answer in words.
     pub sentence: String,
+    /// How many of it the recorded host has: 0 of a VM of another recording.
+    pub first: u32,
     /// The largest count within all limits; `null` if they do not hold as recorded.
     pub largest: Option<u32>,
     /// The least that the largest count may be, by the bands of all figures: 0 if as recorded may fail.
@@ -176,7 +191,9 @@ impl<R: Replays + ?Sized> Tracer<'_, R> {
     }
 
     fn largest(&mut self, bound: u32, is_held: fn(Outcome) -> bool) -> Result<Largest, FitError> {
-        search::largest(1, bound, |count| Ok(self.point(count)?.holds(is_held)))
+        search::largest(self.subject.first(self.measure.vms), bound, |count| {
+            Ok(self.point(count)?.holds(is_held))
+        })
     }
 }
 
@@ -188,19 +205,26 @@ pub(crate) fn trace<R: Replays + ?Sized>(
     seeds: u64,
     recorded: &Point,
 ) -> Result<Curve, FitError> {
+    let first = subject.first(measure.vms);
     let mut tracer = Tracer {
         replays,
         measure,
         subject,
         seeds,
         // As recorded all curves have the same point.
-        points: BTreeMap::from([(1, recorded.clone())]),
+        points: BTreeMap::from([(
+            first,
+            Point {
+                count: first,
+                ..recorded.clone()
+            },
+        )]),
     };
     let (bound, bound_by) = Bound::find(subject, measure.vms, measure.cpus);
     let found = tracer.largest(bound, Outcome::is_held)?;
     let sure = tracer.largest(bound, |outcome| outcome == Outcome::Holds)?;
     let possible = tracer.largest(bound, |outcome| outcome != Outcome::Fails)?;
-    let next = found.count.map_or(1, |count| count.saturating_add(1));
+    let next = found.count.map_or(first, |count| count.saturating_add(1));
     let mut failure = None;
     if let Some(check) = tracer.points.get(&next).and_then(Point::broken) {
         let counts = subject.counts(measure.vms, next);
@@ -217,6 +241,7 @@ pub(crate) fn trace<R: Replays + ?Sized>(
     let mut curve = Curve {
         of: subject.clone(),
         sentence: String::new(),
+        first,
         largest: found.count,
         least: sure.count.unwrap_or(0).min(found.count.unwrap_or(0)),
         greatest: possible.count.unwrap_or(0).max(found.count.unwrap_or(0)),

@@ -80,9 +80,12 @@ impl Question {
             }
             return subjects;
         }
-        let singles = vms.iter().map(|vm| Subject::Vm(vm.name.clone()));
+        // A VM of another recording is the question.
+        let has_added = vms.iter().any(|vm| vm.is_added);
+        let counted = vms.iter().filter(|vm| vm.is_added == has_added);
+        let singles = counted.map(|vm| Subject::Vm(vm.name.clone()));
         // The mix of one VM is that VM.
-        let mix = (vms.len() > 1).then_some(Subject::Mix);
+        let mix = (vms.len() > 1 && !has_added).then_some(Subject::Mix);
         singles.chain(mix).collect()
     }
 }
@@ -190,6 +193,9 @@ fn alone<R: Replays + ?Sized>(replays: &R, seeds: u64) -> Result<Vec<f64>, FitEr
 fn errors(measure: &Measure<'_>, replays: &[Population]) -> Vec<[f64; Figure::ALL.len()]> {
     let of_vm = |(index, vm): (usize, &HostVm)| {
         Figure::ALL.map(|figure| {
+            if vm.is_added {
+                return 0.0;
+            }
             let recorded = match figure {
                 Figure::Ready => vm.ready_percent,
                 Figure::WakeupP50 => vm.wakeup_p50_us,
@@ -246,9 +252,12 @@ impl Capacity {
             alone: alone(replays, seeds)?,
             errors: Vec::new(),
         };
-        let unchanged = replays.replay(&[Vec::new()], seeds)?;
-        let unchanged = unchanged.into_iter().next().ok_or(FitError::Stopped)?;
+        let mut unchanged = replays.recorded(seeds)?;
         measure.errors = errors(&measure, &unchanged);
+        if replays.is_changed() {
+            let changed = replays.replay(&[Vec::new()], seeds)?;
+            unchanged = changed.into_iter().next().ok_or(FitError::Stopped)?;
+        }
         let recorded = measure.point(1, &unchanged).ok_or(FitError::Stopped)?;
         let mut curves = Vec::new();
         let mut removals = None;
@@ -280,7 +289,8 @@ impl Capacity {
 
 /// The VM that waits most in the recording. Elastic ones always do.
 fn suffering<R: Replays + ?Sized>(replays: &R) -> Result<Option<Suffering>, FitError> {
-    let patient = replays.vms().iter().filter(|vm| !vm.is_elastic);
+    let vms = replays.vms().iter();
+    let patient = vms.filter(|vm| !vm.is_elastic && !vm.is_added);
     let longest = patient.max_by(|a, b| a.ready_percent.total_cmp(&b.ready_percent));
     let Some(vm) = longest.filter(|vm| vm.ready_percent > 0.0) else {
         return Ok(None);

@@ -219,9 +219,12 @@ impl Measure<'_> {
     /// The error of a figure of a VM.
     fn error(&self, vm: usize, figure: Figure) -> f64 {
         let place = Figure::ALL.iter().position(|known| *known == figure);
-        let errors = self.errors.get(vm);
-        let error = errors.and_then(|errors| errors.get(place?).copied());
-        error.unwrap_or(0.0)
+        let error_of = |errors: &[f64; Figure::ALL.len()]| errors.get(place?).copied();
+        if self.vms.get(vm).is_some_and(|vm| vm.is_added) {
+            // This host's recording has no error of it: it has that of the VM that is furthest off.
+            return self.errors.iter().filter_map(error_of).fold(0.0, f64::max);
+        }
+        self.errors.get(vm).and_then(error_of).unwrap_or(0.0)
     }
 
     /// A figure of a VM in one replay.

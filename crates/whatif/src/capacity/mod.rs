@@ -26,6 +26,7 @@ pub use figures::{Band, Check, Outcome, Point, PointVm};
 pub use limit::{Figure, Limit, LimitError, Side};
 pub(crate) use limit::{Parts, quantity};
 pub use recorded::RecordedHost;
+pub(crate) use recorded::vms as recorded_vms;
 pub use removal::{Removal, Removals, Spared, Suffering};
 pub use report::FitDocument;
 pub use seen::{SeenFigure, SeenRow, SeenSeries, SeenStep, base_of};
@@ -53,6 +54,17 @@ pub struct HostVm {
     pub work_ms: f64,
     /// It never waits for anything but a CPU.
     pub is_elastic: bool,
+    /// It is a VM of another recording: this host has none of it as recorded. Figures are those of its own
+    /// host.
+    pub is_added: bool,
+}
+
+impl HostVm {
+    /// How many of it the recorded host has.
+    #[must_use]
+    pub fn recorded_count(&self) -> u32 {
+        u32::from(!self.is_added)
+    }
 }
 
 /// Replays of a host with so many of each VM.
@@ -70,6 +82,21 @@ pub trait Replays: Sync {
     ///
     /// Those of the replays, [`FitError::Stopped`] if they were stopped.
     fn replay(&self, lists: &[Vec<VmCount>], seeds: u64) -> Result<Vec<Vec<Population>>, FitError>;
+
+    /// Replays the host as recorded, without changes, with the seeds 1 to `seeds`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::replay`].
+    fn recorded(&self, seeds: u64) -> Result<Vec<Population>, FitError> {
+        let replays = self.replay(&[Vec::new()], seeds)?;
+        replays.into_iter().next().ok_or(FitError::Stopped)
+    }
+
+    /// Whether [`Self::replay`] has changes of the host in addition to counts.
+    fn is_changed(&self) -> bool {
+        false
+    }
 
     /// What has the CPUs while vCPUs of a VM and its copies are ready, the largest share first.
     ///

@@ -9,7 +9,7 @@ use crate::baseline::Baseline;
 use crate::capacity::cause::{self, Taker};
 use crate::capacity::error::FitError;
 use crate::capacity::{HostVm, Replays};
-use crate::count::{self, VmCount};
+use crate::count::VmCount;
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::population::{self, Population};
@@ -19,6 +19,10 @@ use crate::replays::Run;
 /// The host of a recording, with so many of each VM.
 pub struct RecordedHost<'h> {
     base: &'h Baseline,
+    /// Changes of the host that all replays have but those as recorded.
+    changes: Plan,
+    /// CPUs with these changes.
+    cpus: u32,
     vms: Vec<HostVm>,
     jobs: NonZeroUsize,
     stop: &'h AtomicBool,
@@ -57,6 +61,7 @@ pub(crate) fn vms(recorded: &Recorded) -> Vec<HostVm> {
             wakeup_p99_us: measured.wakeup_p99(index),
             work_ms: measured.work(index),
             is_elastic: is_elastic(index),
+            is_added: false,
         }
     };
     recorded.vms.iter().enumerate().map(vm).collect()
@@ -73,13 +78,34 @@ impl<'h> RecordedHost<'h> {
     ) -> Self {
         Self {
             base,
-            vms: vms(&base.recorded),
+            changes: Plan::default(),
+            cpus: base.recorded.recording.cpus,
+            vms: vms(&base.recorded)
+                .into_iter()
+                .chain(base.added.iter().map(|vm| vm.figures.clone()))
+                .collect(),
             jobs,
             stop,
             progress,
             finished: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
         }
+    }
+
+    /// The same host with these changes, but for replays as recorded.
+    ///
+    /// # Errors
+    ///
+    /// A knob that does not take its value on this host.
+    pub fn with_changes(self, changes: Plan) -> Result<Self, FitError> {
+        let prepared = changes.prepare(self.base)?;
+        let cpus = prepared.cpus.as_ref();
+        let cpus = cpus.and_then(|cpus| u32::try_from(cpus.len()).ok());
+        Ok(Self {
+            cpus: cpus.unwrap_or(self.cpus),
+            changes,
+            ..self
+        })
     }
 
     /// Replays that were run.
@@ -102,7 +128,39 @@ impl<'h> RecordedHost<'h> {
             let vcpus = vcpus.iter().filter(|time| time.vm == vm);
             vcpus.map(|time| time.wakeups.len()).sum()
         };
-        (0..self.vms.len()).map(of_vm).collect()
+        let added = self.base.added.iter().map(|vm| vm.wakeups);
+        (0..self.base.recorded.vms.len())
+            .map(of_vm)
+            .chain(added)
+            .collect()
+    }
+
+    /// Replays each list of counts on top of these changes.
+    fn replay_with(
+        &self,
+        changes: &Plan,
+        lists: &[Vec<VmCount>],
+        seeds: u64,
+    ) -> Result<Vec<Vec<Population>>, FitError> {
+        let active = self.active.fetch_add(1, Ordering::Relaxed) + 1;
+        let jobs = NonZeroUsize::new(self.jobs.get() / active).unwrap_or(NonZeroUsize::MIN);
+        let run = Run {
+            seeds,
+            jobs,
+            stop: self.stop,
+            progress: &|_| Box::new(no_progress),
+        };
+        let replays = population::populations_with(self.base, changes, lists, &run);
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        let replays = replays?;
+        let added: usize = replays.iter().map(Vec::len).sum();
+        let finished = self.finished.fetch_add(added, Ordering::Relaxed) + added;
+        (self.progress)(finished);
+        let is_whole = |list: &Vec<Population>| list.len() as u64 == seeds;
+        match replays.len() == lists.len() && replays.iter().all(is_whole) {
+            true => Ok(replays),
+            false => Err(FitError::Stopped),
+        }
     }
 }
 
@@ -115,47 +173,43 @@ impl Replays for RecordedHost<'_> {
     }
 
     fn cpus(&self) -> u32 {
-        self.base.recorded.recording.cpus
+        self.cpus
     }
 
     fn replay(&self, lists: &[Vec<VmCount>], seeds: u64) -> Result<Vec<Vec<Population>>, FitError> {
-        let active = self.active.fetch_add(1, Ordering::Relaxed) + 1;
-        let jobs = NonZeroUsize::new(self.jobs.get() / active).unwrap_or(NonZeroUsize::MIN);
-        let run = Run {
-            seeds,
-            jobs,
-            stop: self.stop,
-            progress: &|_| Box::new(no_progress),
-        };
-        let replays = population::populations(self.base, lists, &run);
-        self.active.fetch_sub(1, Ordering::Relaxed);
-        let replays = replays?;
-        let added: usize = replays.iter().map(Vec::len).sum();
-        let finished = self.finished.fetch_add(added, Ordering::Relaxed) + added;
-        (self.progress)(finished);
-        let is_whole = |list: &Vec<Population>| list.len() as u64 == seeds;
-        match replays.len() == lists.len() && replays.iter().all(is_whole) {
-            true => Ok(replays),
-            false => Err(FitError::Stopped),
-        }
+        self.replay_with(&self.changes, lists, seeds)
+    }
+
+    fn recorded(&self, seeds: u64) -> Result<Vec<Population>, FitError> {
+        let replays = self.replay_with(&Plan::default(), &[Vec::new()], seeds)?;
+        replays.into_iter().next().ok_or(FitError::Stopped)
+    }
+
+    fn is_changed(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     fn takers(&self, counts: &[VmCount], vm: &str) -> Result<Vec<Taker>, FitError> {
-        if counts.iter().all(|count| count.count == 1) {
+        let is_recorded = |count: &VmCount| {
+            let vm = self.vms.iter().find(|vm| vm.name == count.vm);
+            vm.is_some_and(|vm| vm.recorded_count() == count.count)
+        };
+        if self.changes.is_empty() && counts.iter().all(is_recorded) {
             return Ok(cause::in_recording(&self.base.recorded.answers, vm));
         }
-        let mut prepared = Plan::default().prepare(self.base)?;
-        for VmCount { vm, count } in counts {
-            let index = count::vm_index(&self.base.recorded, vm).map_err(Error::from)?;
-            prepared.counts.set(index, *count);
+        let mut prepared = self.changes.prepare(self.base)?;
+        for count in counts {
+            let set = self.base.set_count(&mut prepared.counts, count);
+            set.map_err(Error::from)?;
         }
         // One seed: the shares are named, not judged.
         let host = prepared.host(self.base, 1)?;
+        let names = self.base.names();
         let name = |number: u32| {
             let vm = usize::try_from(number).ok()?;
             let copy = host.copies.iter().find(|copy| copy.vm == vm);
             let original = copy.map_or(vm, |copy| copy.original);
-            self.base.recorded.vms.get(original).cloned()
+            names.get(original).cloned()
         };
         Ok(cause::in_replay(&host.config, vm, name).map_err(Error::from)?)
     }

@@ -6,6 +6,7 @@ use crate::assumptions;
 use crate::baseline::Baseline;
 use crate::capacity::document::Capacity;
 use crate::coverage::{self, Lack};
+use crate::plan::Plan;
 use crate::result::Closeness;
 
 /// The answer with the recording that it is of.
@@ -21,6 +22,9 @@ pub struct FitDocument {
     pub cpus: u32,
     /// Events of the recording.
     pub events: u64,
+    /// Changes of the host that the answer takes for made: `KNOB=VALUE`, `pin VM=CPUS`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<String>,
     /// How far the replay under the recorded knobs is from the recording.
     pub error: Closeness,
     /// What the replay takes for true, with the source of each.
@@ -44,6 +48,7 @@ impl FitDocument {
     pub fn new(
         path: String,
         base: &Baseline,
+        changes: &Plan,
         seeds: u64,
         replays: usize,
         capacity: Capacity,
@@ -57,8 +62,12 @@ impl FitDocument {
             span_ns: recorded.recording.span_ns,
             cpus: recorded.recording.cpus,
             events: recorded.answers.source.events,
+            changes: (!changes.is_empty()).then(|| changes.name()),
             error: Closeness::new(&base.errors()),
-            assumed: assumptions::lines(base),
+            assumed: assumptions::lines(base)
+                .into_iter()
+                .chain(base.added.iter().map(|vm| vm.source.clone()))
+                .collect(),
             lacks: coverage::lacks(recorded),
             guessed: guessed.map(|(_, name)| name.clone()).collect(),
             seeds,

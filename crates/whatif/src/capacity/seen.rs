@@ -253,6 +253,7 @@ mod tests {
             wakeup_p99_us: 0.0,
             work_ms: 0.0,
             is_elastic: false,
+            is_added: false,
         }
     }
 

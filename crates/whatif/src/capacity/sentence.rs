@@ -85,7 +85,7 @@ fn with_cause(text: String, takers: &[Taker]) -> String {
 
 /// The interval, in numbers of further VMs.
 fn interval(curve: &Curve) -> String {
-    let further = |count: u32| count.saturating_sub(1);
+    let further = |count: u32| count.saturating_sub(curve.first);
     let (least, greatest) = (further(curve.least), further(curve.greatest));
     match (least == greatest, curve.greatest >= curve.bound) {
         (true, false) => String::new(),
@@ -100,6 +100,7 @@ fn bounded(curve: &Curve, further: u32) -> String {
         Bound::Count => "no larger count is tried",
     };
     let unit = match &curve.of {
+        Subject::Vm(name) if curve.first == 0 => format!("{further} of {name} fit"),
         Subject::Vm(name) => format!("{further} more of {name} fit"),
         Subject::Mix => format!("{further} more of every VM fit"),
     };
@@ -118,7 +119,7 @@ pub(crate) fn of_curve(curve: &Curve) -> String {
             because.unwrap_or_default()
         );
     };
-    let further = largest.saturating_sub(1);
+    let further = largest.saturating_sub(curve.first);
     let Some(failure) = &curve.failure else {
         return bounded(curve, further);
     };
@@ -128,6 +129,12 @@ pub(crate) fn of_curve(curve: &Curve) -> String {
 fn fits(curve: &Curve, further: u32) -> String {
     let interval = interval(curve);
     match (&curve.of, further) {
+        // A VM of another recording: the host has none.
+        (Subject::Vm(name), 0) if curve.first == 0 => format!("{name} does not fit{interval}"),
+        (Subject::Vm(name), 1) if curve.first == 0 => format!("1 of {name} fits{interval}"),
+        (Subject::Vm(name), further) if curve.first == 0 => {
+            format!("{further} of {name} fit{interval}")
+        }
         (Subject::Vm(name), 0) => format!("No more of {name} fits{interval}"),
         (Subject::Vm(name), 1) => format!("1 more of {name} fits{interval}"),
         (Subject::Vm(name), further) => format!("{further} more of {name} fit{interval}"),
@@ -137,7 +144,7 @@ fn fits(curve: &Curve, further: u32) -> String {
 }
 
 fn crossing(curve: &Curve, failure: &Failure) -> String {
-    let added = failure.count.saturating_sub(1);
+    let added = failure.count.saturating_sub(curve.first);
     let text = match (&curve.of, added) {
         (Subject::Mix, added) => format!("{added} more {}", effect(&failure.check, "make")),
         (Subject::Vm(_), 1) => format!("one more {}", effect(&failure.check, "makes")),

@@ -29,6 +29,7 @@ fn vm(name: &str, run_ms: f64, is_elastic: bool) -> HostVm {
         wakeup_p99_us: 100.0,
         work_ms: run_ms,
         is_elastic,
+        is_added: false,
     }
 }
 

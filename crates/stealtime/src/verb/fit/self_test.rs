@@ -141,7 +141,7 @@ fn predict(
     let mut base_path = String::new();
     if let Some(step) = readable.get(chosen) {
         base_path = shown(folder, &step.path);
-        let base = verb.baseline(&step.path, &step.vm_of, true)?;
+        let (base, _) = verb.baseline(&step.path, &step.vm_of, true)?;
         let bar = RunProgress::unbounded("fit");
         let progress = |replays: usize| bar.done(replays);
         let jobs = args::threads(verb.jobs);
