@@ -146,7 +146,14 @@ impl Counters {
         );
         line(
             "credit",
-            &["credits", "credit_ns", "loans", "loans_returned", "loans_expired", "lent_ns"],
+            &[
+                "credits",
+                "credit_ns",
+                "loans",
+                "loans_returned",
+                "loans_expired",
+                "lent_ns",
+            ],
         );
         line("IPIs", &["ipis_tracked", "ipis_settled", "ipis_broadcast"]);
         line(
