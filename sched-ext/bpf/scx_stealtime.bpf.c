@@ -234,7 +234,7 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 	}
 	cpu->deadline = task->deadline;
 	cpu->since_ns = task->exec_start;
-	if (task->lender && task->loan_ns) {
+	if (task->lender && task->loan_ns && task->loan_timed) {
 		u32 number = bpf_get_smp_processor_id();
 		struct loan_timer *timer = bpf_map_lookup_elem(&loan_timers, &number);
 

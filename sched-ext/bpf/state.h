@@ -46,6 +46,8 @@ struct task_ctx {
 	bool placed;
 	/* Run time that the lender still pays for. */
 	u64 loan_ns;
+	/* No EOI ends its loan: a timer does. */
+	bool loan_timed;
 };
 
 struct {
@@ -112,6 +114,8 @@ struct vcpu {
 	bool delivers;
 	/* The awaited answer has come since the last entry. */
 	bool answered;
+	/* KVM sees its EOIs: none where the hardware completes them (APICv). */
+	bool shows_eoi;
 	/* The EOI has ended its loan: its next entry gives the slice back. */
 	bool returns;
 	/* Time of the oldest interrupt without an EOI; 0: none. */
@@ -145,6 +149,7 @@ struct cpu_state {
 	s32 lender;
 	u64 want_slice;
 	u32 want_domain;
+	bool want_timed;
 	/* The running task, if it runs on a loan. */
 	s32 borrower;
 	/* Deadline of the running task, and when it began. */

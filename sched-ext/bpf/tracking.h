@@ -82,6 +82,7 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	self->delivers = false;
 	self->answered = false;
 	self->returns = false;
+	self->shows_eoi = false;
 	self->pending_ns = 0;
 	bpf_map_update_elem(&slot_of_vcpu, &key, &slot, BPF_ANY);
 	task->slot = slot + 1;
@@ -149,6 +150,7 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 		return 0;
 	self = vcpu_at(task->slot - 1);
 	self->pending_ns = 0;
+	self->shows_eoi = true;
 	from = st_ipi_sender(&self->ipi);
 	if (vector < 0 || from >= MAX_VCPUS)
 		return 0;

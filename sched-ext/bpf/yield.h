@@ -137,6 +137,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	bool loan = lend;
 	bool may_run_here = bpf_cpumask_test_cpu(here, target->cpus_ptr);
 	u64 slice = 0;
+	bool timed = false;
 
 	/* One CPU each, and not the same: nothing to move. */
 	if (!may_run_here && from->nr_cpus_allowed == 1 && target->nr_cpus_allowed == 1) {
@@ -157,14 +158,17 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		/* Without an EOI to end the loan, a target that is due pays for itself. */
 		if (is_due(task) && (reason != YIELD_RECEIVER || !is_due(yielder)))
 			loan = false;
-		else if (reason == YIELD_RECEIVER)
+		else if (reason == YIELD_RECEIVER && !(task->slot && vcpu_at(task->slot - 1)->shows_eoi)) {
 			slice = st_min(slice, loan_max_ns);
+			timed = true;
+		}
 		forfeit_excess(yielder);
 	} else {
 		forfeit(yielder);
 	}
 	cpu->want_slice = slice;
 	cpu->lender = loan ? from->pid : 0;
+	cpu->want_timed = timed;
 	cpu->want_domain = task->domain;
 	cpu->want = target->pid;
 	task->wanted_ns = now;
@@ -286,6 +290,7 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 			if (found && task) {
 				task->lender = lender;
 				task->loan_ns = lender ? slice : 0;
+				task->loan_timed = cpu->want_timed;
 			}
 			break;
 		}

@@ -57,7 +57,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) follow: Option<PathBuf>,
 
-    /// Longest loan to the receiver of an IPI, in us; its EOI ends it earlier where KVM sees it
+    /// Longest loan to the receiver of an IPI, in us, where its EOI does not end it: the hardware
+    /// completes EOIs (APICv)
     #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     pub(crate) loan_us: u64,
 

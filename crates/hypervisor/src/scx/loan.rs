@@ -124,7 +124,18 @@ pub enum Awaits {
         task: TaskId,
         /// Time of the IPI, in ns.
         sent_ns: u64,
+        /// Whether KVM sees its EOIs: none where the hardware completes them (APICv).
+        shows_eoi: bool,
     },
+}
+
+/// A task that a yield is to run.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    index: usize,
+    served: Served,
+    /// It is a receiver, and KVM sees no EOI of it.
+    hides_eoi: bool,
 }
 
 impl Scx {
@@ -184,21 +195,23 @@ impl Scx {
         let follows = self.config.yields == Yields::Receiver;
         match awaits {
             Awaits::Answered => return Yielded::Refused(Refusal::Answered),
-            Awaits::Receiver { task, sent_ns } if follows => {
+            Awaits::Receiver {
+                task,
+                sent_ns,
+                shows_eoi,
+            } if follows => {
                 if let Ok(receiver) = self.index_of(task) {
                     match self.tasks[receiver].place {
                         Place::Running if self.answer_is_near(receiver, sent_ns, now_ns) => {
                             return Yielded::Refused(Refusal::ReceiverRuns);
                         }
                         Place::Queue { .. } | Place::Local => {
-                            return self.serve(
-                                number,
-                                yielder,
-                                receiver,
-                                Served::Receiver,
-                                now_ns,
-                                affinity,
-                            );
+                            let target = Target {
+                                index: receiver,
+                                served: Served::Receiver,
+                                hides_eoi: !shows_eoi,
+                            };
+                            return self.serve(number, yielder, target, now_ns, affinity);
                         }
                         // It sleeps, or is held up: KVM's nominee is next in order.
                         Place::Running | Place::Asleep => (),
@@ -210,7 +223,12 @@ impl Scx {
         if matches!(self.tasks[nominee].place, Place::Asleep | Place::Running) {
             return Yielded::Refused(Refusal::NotQueued);
         }
-        self.serve(number, yielder, nominee, Served::Nominee, now_ns, affinity)
+        let target = Target {
+            index: nominee,
+            served: Served::Nominee,
+            hides_eoi: false,
+        };
+        self.serve(number, yielder, target, now_ns, affinity)
     }
 
     /// An answer that takes longer than an interrupt does is held up.
@@ -223,11 +241,15 @@ impl Scx {
         &mut self,
         number: usize,
         yielder: usize,
-        target: usize,
-        served: Served,
+        target: Target,
         now_ns: u64,
         affinity: &impl Affinity,
     ) -> Yielded {
+        let Target {
+            index: target,
+            served,
+            hides_eoi,
+        } = target;
         let rq = RqId(number as u32);
         let (lending, wanted) = (self.id_of(yielder), self.id_of(target));
         let may_run_here = affinity.may_run(wanted, rq);
@@ -248,7 +270,8 @@ impl Scx {
         // Without an EOI to end the loan, a target that is due pays for itself.
         let pays = target_due && (served != Served::Receiver || !yielder_due);
         let lender = (!pays).then_some(lending);
-        if lender.is_some() && served == Served::Receiver {
+        let is_timed = lender.is_some() && hides_eoi;
+        if is_timed {
             slice_ns = slice_ns.min(self.config.loan_ns);
         }
         let runs_on = if may_run_here { number } else { target_cpu };
@@ -256,6 +279,7 @@ impl Scx {
             task: wanted,
             lender,
             slice_ns,
+            is_timed,
         });
         let mut kicked = None;
         if !may_run_here {
@@ -309,6 +333,7 @@ impl Scx {
             task: lender,
             lender: None,
             slice_ns: 0,
+            is_timed: false,
         });
     }
 }

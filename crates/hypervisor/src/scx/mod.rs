@@ -75,7 +75,7 @@ pub struct Config {
     pub yields: Yields,
     /// How long a vCPU spins on while the receiver of its IPI runs (`--spin-us`).
     pub spin_ns: u64,
-    /// Longest loan to the receiver of an IPI (`--loan-us`). Its EOI ends it earlier where KVM sees it.
+    /// Longest loan to the receiver of an IPI where the hardware completes EOIs, APICv (`--loan-us`).
     pub loan_ns: u64,
     /// Shortest time between two forced reschedules of a CPU (`--force-interval-ms`).
     pub force_interval_ns: u64,
@@ -166,6 +166,8 @@ struct Task {
 struct Loan {
     lender: TaskId,
     left_ns: u64,
+    /// No EOI ends it: a timer does.
+    is_timed: bool,
 }
 
 /// A task that a CPU is to run next, out of order.
@@ -175,6 +177,7 @@ struct Want {
     /// `None` if it runs at its own cost.
     lender: Option<TaskId>,
     slice_ns: u64,
+    is_timed: bool,
 }
 
 #[derive(Clone, Debug)]

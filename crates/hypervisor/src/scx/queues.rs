@@ -271,7 +271,7 @@ impl Scx {
 
     /// Slices end at ticks, and loans by a timer of their own.
     fn loan_end_ns(&self, index: usize, now_ns: u64) -> Option<u64> {
-        let loan = self.tasks[index].loan?;
+        let loan = self.tasks[index].loan.filter(|loan| loan.is_timed)?;
         Some(now_ns + loan.left_ns)
     }
 
@@ -399,6 +399,7 @@ impl Scx {
         task.loan = want.lender.map(|lender| super::Loan {
             lender,
             left_ns: want.slice_ns,
+            is_timed: want.is_timed,
         });
         self.outcomes.picked();
         Some(index)

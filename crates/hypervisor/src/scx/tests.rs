@@ -85,6 +85,7 @@ fn the_receiver_runs_on_a_loan_until_its_answer() {
     let awaits = Awaits::Receiver {
         task: receiver,
         sent_ns: host.now_ns,
+        shows_eoi: true,
     };
     let yielded = host
         .scx
@@ -120,6 +121,7 @@ fn yields_are_refused_with_their_reason() {
     let near = Awaits::Receiver {
         task: sender,
         sent_ns: MS,
+        shows_eoi: true,
     };
     assert_eq!(yield_to(near, MS + 10_000), refused(Refusal::ReceiverRuns));
     assert_eq!(yield_to(near, MS + 60_000), refused(Refusal::NotQueued));
@@ -149,7 +151,9 @@ proptest! {
                     scx.tick(cpu, now_ns).expect("a CPU");
                 }
                 4 if current.is_some() => {
-                    let awaits = Awaits::Receiver { task: tasks[(n + 1) % 6], sent_ns: now_ns };
+                    let receiver = tasks[(n + 1) % 6];
+                    let shows_eoi = n % 2 == 0;
+                    let awaits = Awaits::Receiver { task: receiver, sent_ns: now_ns, shows_eoi };
                     scx.yield_to(cpu, task, awaits, now_ns, &Anywhere).expect("a vCPU runs");
                 }
                 5 => {

@@ -242,6 +242,7 @@ fn add_vcpu(
         window: false,
         pv_unhalted: false,
         answered: false,
+        shows_eoi: false,
         parked: false,
         books: RunningBooks::default(),
     });

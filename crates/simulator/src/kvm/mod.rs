@@ -82,6 +82,8 @@ pub(crate) struct Vcpu {
     pub(crate) pv_unhalted: bool,
     /// The awaited answer has come since the last entry.
     pub(crate) answered: bool,
+    /// The hypervisor has seen an EOI of it: none where the hardware completes them (APICv).
+    pub(crate) shows_eoi: bool,
     pub(crate) books: crate::books::RunningBooks,
 }
 

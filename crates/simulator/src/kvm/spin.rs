@@ -103,9 +103,11 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
     match confirmed_receiver(contexts, &knobs, v.index, host.now()) {
         Some(awaited) => {
             let first = yielder.0 - v.index;
+            let receiver = &kvm.vcpus[VcpuNr(first + awaited.receiver)];
             Awaits::Receiver {
-                task: host.tasks()[kvm.vcpus[VcpuNr(first + awaited.receiver)].task].fair,
+                task: host.tasks()[receiver.task].fair,
                 sent_ns: awaited.time_ns,
+                shows_eoi: receiver.shows_eoi,
             }
         }
         None => Awaits::Nothing,

@@ -32,6 +32,7 @@ pub(crate) fn track_eoi(
     vcpu: VcpuNr,
     vector: Option<u8>,
 ) -> Sim {
+    kvm.vcpus[vcpu].shows_eoi = true;
     let v = &kvm.vcpus[vcpu];
     let contexts = &kvm.vms[v.vm].ipi_contexts;
     if contexts.is_empty() {
