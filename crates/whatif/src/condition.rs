@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use stealtime_lab::knobs::{quoted, unquote};
 
-use crate::capacity::{Parts, Side, quantity};
+use crate::capacity::{Parts, Side, quantity, write_quantity};
 use crate::recorded::Recorded;
 use crate::result::quantile;
 
@@ -181,11 +181,7 @@ impl fmt::Display for Condition {
             write!(f, "vm.{}.", quoted(vm))?;
         }
         write!(f, "{}{}", self.figure.name(), self.side.sign())?;
-        match (self.figure.is_time(), self.value) {
-            (false, percent) => write!(f, "{percent}%"),
-            (true, us) if us >= 1_000.0 => write!(f, "{}ms", us / 1_000.0),
-            (true, us) => write!(f, "{us}us"),
-        }
+        write_quantity(f, self.value, self.figure.is_time())
     }
 }
 

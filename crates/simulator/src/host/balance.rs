@@ -3,6 +3,7 @@
 //!
 //! Load is the number of runnable tasks. Running tasks are not moved.
 
+use super::class::Start;
 use super::domain::{IMBALANCE_PCT, Level};
 use super::{Host, Phase, TaskState, bandwidth, idle, place, poll, tick};
 use crate::fault::Sim;
@@ -295,7 +296,7 @@ fn pull_from(
     let idle_takes = scripts.idle_takes && !unknown && host.cpus[cpu].runnable == 0;
     let (by_slot, tasks, now) = (&host.by_slot, &host.tasks, host.clock.now());
     let Some(fair) = host.class.fair() else {
-        return Ok(false);
+        return host.broken("shared queues are balanced");
     };
     fair.for_each_waiting(host.cpus[source].rq, &mut |id| {
         let task = by_slot[id.slot()];
@@ -335,7 +336,8 @@ pub(crate) fn move_waiting(
     host.make_part(task, cpu)?;
     // It counts there already.
     let is_idle = host.cpus[cpu].runnable == 1;
-    let actions = host.class.attach(fair, host.cpus[cpu].rq, is_idle, now)?;
+    let rq = host.cpus[cpu].rq;
+    let actions = host.class.start(fair, rq, Start::Move, is_idle, now)?;
     host.class.compact_group(fair)?;
     host.act(cpu, actions, waker)?;
     place::need_tick(host, cpu, waker)

@@ -28,6 +28,15 @@ pub(crate) struct Next {
     pub(crate) requeued: Option<TaskId>,
 }
 
+/// Why a task becomes runnable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    Wakeup,
+    Fork,
+    /// It waited on another CPU.
+    Move,
+}
+
 /// Where tasks may run, for the shared queues of [`Scx`].
 pub(crate) struct Allowed<'t> {
     pub(crate) tasks: &'t Table<TaskNr, Task>,
@@ -147,30 +156,20 @@ impl Class {
         }
     }
 
-    /// A task that sleeps wakes on a CPU, which is idle or not.
-    pub(crate) fn wake(
+    /// A task becomes runnable on a CPU, which is idle or not.
+    pub(crate) fn start(
         &mut self,
         task: TaskId,
         rq: RqId,
+        start: Start,
         is_idle: bool,
         now: u64,
     ) -> Result<Actions, Error> {
-        match self {
-            Self::Fair(fair) => fair.wake(task, rq, now),
-            Self::Scx(scx) => Ok(request(scx.wake(task, rq, is_idle, now)?)),
-        }
-    }
-
-    pub(crate) fn fork(
-        &mut self,
-        task: TaskId,
-        rq: RqId,
-        is_idle: bool,
-        now: u64,
-    ) -> Result<Actions, Error> {
-        match self {
-            Self::Fair(fair) => fair.fork(task, rq, now),
-            Self::Scx(scx) => Ok(request(scx.wake(task, rq, is_idle, now)?)),
+        match (self, start) {
+            (Self::Fair(fair), Start::Wakeup) => fair.wake(task, rq, now),
+            (Self::Fair(fair), Start::Fork) => fair.fork(task, rq, now),
+            (Self::Fair(fair), Start::Move) => fair.attach(task, rq, now),
+            (Self::Scx(scx), _) => Ok(request(scx.wake(task, rq, is_idle, now)?)),
         }
     }
 
@@ -207,19 +206,6 @@ impl Class {
         match self {
             Self::Fair(fair) => fair.detach(task, now),
             Self::Scx(scx) => scx.detach(task).map(|()| NOTHING),
-        }
-    }
-
-    pub(crate) fn attach(
-        &mut self,
-        task: TaskId,
-        rq: RqId,
-        is_idle: bool,
-        now: u64,
-    ) -> Result<Actions, Error> {
-        match self {
-            Self::Fair(fair) => fair.attach(task, rq, now),
-            Self::Scx(scx) => Ok(request(scx.wake(task, rq, is_idle, now)?)),
         }
     }
 

@@ -5,6 +5,7 @@ use stealtime_hypervisor::directed_yield::YieldTo;
 use stealtime_hypervisor::fair::{self, Actions, Block, Resched};
 use stealtime_hypervisor::scx::Awaits;
 
+use super::class::Start;
 use super::{
     Body, Class, Host, Phase, TaskState, balance, bandwidth, class, idle, irq, place, poll, tick,
 };
@@ -174,7 +175,7 @@ impl Host<'_> {
         let now = self.clock.now();
         let is_idle = self.cpus[target].runnable == 0;
         let (fair, rq) = (self.tasks[task].fair, self.cpus[target].rq);
-        let actions = self.class.wake(fair, rq, is_idle, now)?;
+        let actions = self.class.start(fair, rq, Start::Wakeup, is_idle, now)?;
         if target != previous {
             // What its group leaves behind where it was is folded up.
             self.class.compact_group(fair)?;
@@ -228,7 +229,7 @@ impl Host<'_> {
         let now = self.clock.now();
         let is_idle = self.cpus[cpu].runnable == 0;
         let (fair, rq) = (self.tasks[task].fair, self.cpus[cpu].rq);
-        let actions = self.class.fork(fair, rq, is_idle, now)?;
+        let actions = self.class.start(fair, rq, Start::Fork, is_idle, now)?;
         let t = &mut self.tasks[task];
         t.state = TaskState::Runnable;
         t.cpu = cpu;

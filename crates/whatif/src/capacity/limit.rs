@@ -212,11 +212,7 @@ impl fmt::Display for Limit {
             write!(f, "{vm}.")?;
         }
         write!(f, "{}{}", self.figure.name(), self.side.sign())?;
-        match (self.figure.is_time(), self.value) {
-            (false, percent) => write!(f, "{percent}%"),
-            (true, us) if us >= 1_000.0 => write!(f, "{}ms", us / 1_000.0),
-            (true, us) => write!(f, "{us}us"),
-        }
+        write_quantity(f, self.value, self.figure.is_time())
     }
 }
 
@@ -234,6 +230,15 @@ pub(crate) struct Parts<'t> {
     side_begin: usize,
     pub(crate) value: &'t str,
     pub(crate) value_begin: usize,
+}
+
+/// Writes what [`quantity`] reads: us for a time, percent for a share.
+pub(crate) fn write_quantity(f: &mut fmt::Formatter<'_>, value: f64, is_time: bool) -> fmt::Result {
+    match (is_time, value) {
+        (false, percent) => write!(f, "{percent}%"),
+        (true, us) if us >= 1_000.0 => write!(f, "{}ms", us / 1_000.0),
+        (true, us) => write!(f, "{us}us"),
+    }
 }
 
 /// A number with a unit, in us for a time and in percent for a share.

@@ -24,7 +24,7 @@ pub use document::{Capacity, KNEE, Question};
 pub use error::FitError;
 pub use figures::{Band, Check, Outcome, Point, PointVm};
 pub use limit::{Figure, Limit, LimitError, Side};
-pub(crate) use limit::{Parts, quantity};
+pub(crate) use limit::{Parts, quantity, write_quantity};
 pub use recorded::RecordedHost;
 pub(crate) use recorded::vms as recorded_vms;
 pub use removal::{Removal, Removals, Spared, Suffering};
