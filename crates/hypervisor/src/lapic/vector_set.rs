@@ -68,6 +68,7 @@ impl VectorSet {
 
     /// How many vectors are in the set, 0–256.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u32 {
         self.0.iter().map(|w| w.count_ones()).sum()
     }

@@ -267,25 +267,24 @@ impl PostedVcpu {
         if !self.needs_wakeup(reason.device_assigned) {
             return Ok(Put::default());
         }
-        // A vCPU that blocks interrupts is not woken by one (`vmx_interrupt_blocked`).
+        // A vCPU that blocks interrupts is not woken by one (`vmx_interrupt_blocked`). A preempted one is in
+        // a run queue, and no handler has to wake it.
+        let before_2025 = self.policy.puts_as_before_2025();
         let may_sleep = self.blocking && !reason.irq_blocked;
-        if self.policy.puts_as_before_2025() {
-            let put = if may_sleep {
-                self.enable_wakeup(vcpu, lists, events)?
-            } else {
-                Put::default()
-            };
-            if reason.preempted {
-                suppress(vcpu, events);
-            }
-            return Ok(put);
+        let put = if may_sleep && (before_2025 || !reason.preempted) {
+            self.enable_wakeup(vcpu, lists, events)?
+        } else {
+            Put::default()
+        };
+        let suppresses = if before_2025 {
+            reason.preempted
+        } else {
+            !put.armed
+        };
+        if suppresses {
+            suppress(vcpu, events);
         }
-        // A preempted vCPU is in a run queue, and no handler has to wake it.
-        if may_sleep && !reason.preempted {
-            return self.enable_wakeup(vcpu, lists, events);
-        }
-        suppress(vcpu, events);
-        Ok(Put::default())
+        Ok(put)
     }
 
     /// Switches to the wakeup vector (`pi_enable_wakeup_handler`). The list comes first, because a
