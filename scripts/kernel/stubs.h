@@ -1,5 +1,6 @@
 /* What the extracted functions of the kernel need of it, for one thread in user space. Each access to shared
- * memory is a point at which another agent may run: access_point(). */
+ * memory is a point at which another agent may run: access_point(). With NATIVE it is the kernel's instruction,
+ * to be counted (native.h). */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdbool.h>
@@ -30,15 +31,18 @@ typedef int64_t s64;
 #define WARN_ON(condition) WARN(condition)
 #define WARN_ON_ONCE(condition) WARN(condition)
 #define BUG_ON(condition) WARN(condition)
-#define unlikely(x) (x)
-#define likely(x) (x)
 #define static_assert _Static_assert
 #define BUILD_BUG_ON(x)
 
+void flaw(const char *what);
+#ifdef NATIVE
+#include "native.h"
+#else
+#define unlikely(x) (x)
+#define likely(x) (x)
 void access_point(const char *what);
 /* The same, if another agent accesses that word. */
 void access_to(const volatile void *word, const char *what);
-void flaw(const char *what);
 
 /* Atomics. One step each: what a sequentially consistent machine does, every machine can do. */
 #define READ_ONCE(x) ({ access_to(&(x), "read " #x); (x); })
@@ -105,17 +109,20 @@ static inline bool bitmap_empty(const unsigned long *map, unsigned int bits)
 	bool same_ = *(p) == *(expected); \
 	if (same_) *(p) = (value); else *(expected) = *(p); \
 	same_; })
+#endif
 
 /* Lists, as far as the wakeup lists need them. */
 struct list_head { struct list_head *next, *prev; };
 static inline void INIT_LIST_HEAD(struct list_head *head) { head->next = head->prev = head; }
 static inline void list_add_tail(struct list_head *entry, struct list_head *head)
 {
+#ifndef NATIVE
 	/* As CONFIG_DEBUG_LIST has it. */
 	if (entry->next) {
 		flaw("list_add: the vCPU is on a wakeup list already");
 		return;
 	}
+#endif
 	entry->prev = head->prev; entry->next = head;
 	head->prev->next = entry; head->prev = entry;
 }
@@ -136,9 +143,14 @@ extern bool interrupts_off[CPUS];
 #define DEFINE_PER_CPU(type, name) type name[CPUS]
 #define per_cpu(name, cpu) ((name)[cpu])
 #define smp_processor_id() (this_cpu)
+#ifdef NATIVE
+#define local_irq_save(flags) ((void)(flags))
+#define local_irq_restore(flags) ((void)(flags))
+#else
 #define local_irq_save(flags) \
 	((void)((flags) = interrupts_off[this_cpu]), (void)(interrupts_off[this_cpu] = true))
 #define local_irq_restore(flags) ((void)(interrupts_off[this_cpu] = (flags)))
+#endif
 #define lockdep_assert_irqs_disabled() ((void)0)
 #define irqs_disabled() (interrupts_off[this_cpu])
 #define cpu_physical_id(cpu) (0x10u + (cpu))
@@ -146,11 +158,13 @@ static const bool x2apic_mode = true;
 
 struct dep_map { int unused; };
 typedef struct { bool taken; struct dep_map dep_map; } raw_spinlock_t;
+#ifndef NATIVE
 void take_lock(raw_spinlock_t *lock);
+#define raw_spin_unlock(lock) ((lock)->taken = false)
+#endif
 #define raw_spin_lock_init(lock) ((lock)->taken = false)
 #define raw_spin_lock(lock) take_lock(lock)
 #define raw_spin_lock_nested(lock, depth) take_lock(lock)
-#define raw_spin_unlock(lock) ((lock)->taken = false)
 #define spin_release(map, ip) ((void)0)
 #define spin_acquire(map, a, b, ip) ((void)0)
 #define SINGLE_DEPTH_NESTING 1
@@ -174,6 +188,7 @@ static inline void finish_rcuwait(struct rcuwait *wait)
 	wait->task = NULL;
 	vcpu_task.state = TASK_RUNNING;
 }
+#ifndef NATIVE
 static inline bool rcuwait_wake_up(struct rcuwait *wait)
 {
 	access_point("read the waiter");
@@ -185,6 +200,7 @@ static inline bool rcuwait_wake_up(struct rcuwait *wait)
 	task->state = TASK_RUNNING;
 	return slept;
 }
+#endif
 extern int preempt_count;
 #define preempt_disable() ((void)preempt_count++)
 #define preempt_enable() ((void)preempt_count--)
@@ -197,7 +213,7 @@ void schedule(void);
 #define NR_VECTORS 256
 #include "asm/posted_intr.h"
 
-enum { OUTSIDE_GUEST_MODE, IN_GUEST_MODE };
+enum { OUTSIDE_GUEST_MODE, IN_GUEST_MODE, EXITING_GUEST_MODE };
 #define KVM_REQ_EVENT 0
 #define KVM_REQ_UNBLOCK 1
 struct kvm_vcpu;
@@ -207,6 +223,7 @@ struct kvm {
 	/* The only one. */
 	struct kvm_vcpu *vcpu;
 };
+struct kvm_lapic { void *regs; bool apicv_active, irr_pending; };
 struct vcpu_vt { struct pi_desc pi_desc; struct list_head pi_wakeup_list; };
 struct kvm_vcpu {
 	struct kvm *kvm;
@@ -215,11 +232,14 @@ struct kvm_vcpu {
 	struct { struct { long blocking, halt_wakeup; } generic; } stat;
 	struct rcuwait wait;
 	unsigned long requests, irr[4];
+	struct { struct kvm_lapic *apic; } arch;
 	struct vcpu_vt vt;
 };
 /* Whether the IOMMU can post, and the processor. */
 extern bool bypass, ipiv;
+#ifndef NATIVE
 static const bool enable_apicv = true;
+#endif
 #define to_vt(vcpu) (&(vcpu)->vt)
 #define vt_to_vcpu(vt_) container_of(vt_, struct kvm_vcpu, vt)
 #define lapic_in_kernel(vcpu) true
@@ -230,15 +250,17 @@ static const bool enable_apicv = true;
 #define tdx_interrupt_allowed(vcpu) true
 #define vmx_interrupt_blocked(vcpu) false
 #define is_guest_mode(vcpu) false
+#ifndef NATIVE
 #define kvm_vcpu_apicv_active(vcpu) true
 #define vmx_set_rvi(vector) ((void)(vector))
+#define kvm_get_running_vcpu() NULL
+#endif
 #define KVM_BUG_ON(condition, kvm) WARN(condition)
 #define kvm_arch_vcpu_blocking(vcpu) ((void)0)
 #define kvm_arch_vcpu_unblocking(vcpu) ((void)0)
 #define kvm_cpu_has_pending_timer(vcpu) false
 #define srcu_read_lock(srcu) 0
 #define srcu_read_unlock(srcu, index) ((void)(index))
-#define kvm_get_running_vcpu() NULL
 #define get_cpu_mask(cpu) (cpu)
 void send_ipi(int cpu, int vector);
 #define __apic_send_IPI_mask(cpu, vector) send_ipi(cpu, vector)
@@ -266,6 +288,7 @@ static inline bool kvm_check_request(int request, struct kvm_vcpu *vcpu)
 {
 	return test_bit(request, &vcpu->requests) && test_and_clear_bit(request, &vcpu->requests);
 }
+#ifndef NATIVE
 static inline int kvm_lapic_find_highest_irr(struct kvm_vcpu *vcpu)
 {
 	for (int vector = 255; vector >= 0; vector--)
@@ -282,6 +305,7 @@ static inline bool kvm_apic_update_irr(struct kvm_vcpu *vcpu, unsigned long *pir
 	*max_irr = kvm_lapic_find_highest_irr(vcpu);
 	return any;
 }
+#endif
 int vmx_sync_pir_to_irr(struct kvm_vcpu *vcpu);
 #define kvm_arch_vcpu_runnable(vcpu) (vmx_sync_pir_to_irr(vcpu) >= 0)
 bool kvm_vcpu_wake_up(struct kvm_vcpu *vcpu);
