@@ -7,6 +7,24 @@
 //! - [`Interrupt`] decodes ICR writes; [`ApicBus`] resolves destinations as KVM does and
 //!   reports the vCPUs that an interrupt reached; [`xen`] does so by Xen's rules.
 //!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::lapic::{Interrupt, Irr, Lapic};
+//!
+//! // Another vCPU writes its ICR: vector 0x31, fixed, to x2APIC id 2.
+//! let ipi = Interrupt::from_icr(0x4031, 2, true);
+//! assert_eq!((ipi.vector, ipi.dest), (0x31, 2));
+//!
+//! // The software LAPIC of vCPU 2 accepts it, and injects the highest request above its priority.
+//! let (irr, mut lapic) = (Irr::<AtomicU64>::default(), Lapic::new(false));
+//! irr.set(ipi.vector);
+//! irr.set(0x41);
+//! assert_eq!(lapic.inject(&irr), Some(0x41));
+//! assert_eq!(lapic.has_interrupt(&irr), None); // 0x41 is in service
+//! assert_eq!(lapic.eoi(&irr), Some(0x41));
+//! assert_eq!(lapic.inject(&irr), Some(0x31));
+//! ```
+//!
 //! Sources: Intel SDM vol. 3, "Advanced Programmable Interrupt Controller" and "APIC
 //! virtualization and virtual interrupts"; Linux `arch/x86/kvm/lapic.c`; Xen `vlapic.c`.
 

@@ -19,6 +19,35 @@
 //! | [`multicast`] | which guest IPIs open a batch |
 //! | [`policy`] | when batching pays |
 //!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, CpuApic, IcrWrite, Topology};
+//! use stealtime_hypervisor::wakeup_batch::softirq::SoftirqWord;
+//! use stealtime_hypervisor::wakeup_batch::{Batch, Context, Cpus};
+//!
+//! // Eight CPUs in one x2APIC cluster. CPU 3 idles in MWAIT.
+//! let apics = [0, 1, 2, 3, 4, 5, 6, 7].map(|id| CpuApic::new(id, true));
+//! let topology = Topology::new(ApicMode::X2apicCluster, apics)?;
+//! let words = [(); 8].map(|()| SoftirqWord::<AtomicU64>::new());
+//! assert!(words[3].announce_mwait(true));
+//! let cpus = Cpus { words: &words, topology: &topology };
+//! let here = Context { cpu: 0, in_irq: false, in_nmi: false, irqs_on: true, hotplug: false };
+//!
+//! let mut written = Vec::new();
+//! let mut icr = |write| written.push(write);
+//! let mut batch = Batch::new(0, [0; 1]);
+//! batch.begin()?;
+//! for cpu in [1, 2, 3] {
+//!     batch.raise(cpus, here, cpu, 5, &mut icr, &())?;
+//! }
+//! words[1].take(u32::MAX); // CPU 1 passes the check meanwhile.
+//! let finished = batch.finish(cpus, here, &mut icr, &())?;
+//! assert_eq!((finished.noted, finished.noticed, finished.icr_writes), (2, 1, 1));
+//! // To CPU 2 alone: bit 2 of cluster 0, logical, vector 0xfc.
+//! assert_eq!(written, [IcrWrite::X2apic(4 << 32 | 0x8fc)]);
+//! # Ok::<(), stealtime_hypervisor::wakeup_batch::RaiseError>(())
+//! ```
+//!
 //! A [`Batch`] belongs to one CPU and is touched by it alone, outside interrupt handlers: its set
 //! changes by plain stores. Interrupt handlers use [`raise_now`] and [`raise_mask_now`], also when
 //! they interrupt a batch. Xen: `common/softirq.c`.

@@ -16,4 +16,12 @@ mod splits;
 mod threads;
 mod timer_models;
 mod tsc_changes;
+#[path = "../../examples/vcpu_loop.rs"]
+mod vcpu_loop;
 mod walks;
+
+/// The run loop of the author's guide: each interrupt of the timer and of the device is handled once.
+#[test]
+fn the_run_loop_of_the_example_loses_no_interrupt() {
+    vcpu_loop::main();
+}
