@@ -40,8 +40,8 @@ counters() {
 # run_us PID: the run time of its threads, in us.
 run_us() { cat /proc/$1/task/*/schedstat | awk '{ run += $1 } END { print int(run / 1000) }'; }
 
-# turn KIND MODE PID NAME...: what the named guests complete, the share of the process PID of the CPU time of
-# its run queue ('' for none), and what the counters count, on one line.
+# turn KIND MODE PID NAME...: a line with what the named guests complete and what the counters count. With the PID
+# of a process, its share of the time of a CPU.
 turn() {
     kind=$1; mode=$2; third=$3; shift 3
     mode "$mode"

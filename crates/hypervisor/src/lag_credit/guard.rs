@@ -41,6 +41,12 @@ impl Tokens {
         self.ns
     }
 
+    /// A bucket with `ns` left at its last fill.
+    #[cfg(test)]
+    pub(super) const fn filled_at(ns: u64, filled_ns: u64) -> Self {
+        Self { ns, filled_ns }
+    }
+
     /// Adds the tokens of the time since the last call.
     fn fill(&mut self, guard: Guard, now_ns: u64) {
         self.ns = match self.filled_ns {

@@ -72,4 +72,6 @@ pub(crate) use credit::credit_yield;
 pub(crate) use state::LagCredits;
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;

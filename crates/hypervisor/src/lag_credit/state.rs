@@ -73,6 +73,12 @@ impl LagCredits {
         tokens.is_none_or(|tokens| *tokens == Tokens::default())
     }
 
+    /// The bucket of `q`.
+    #[cfg(test)]
+    pub(super) fn bucket(&mut self, q: Que) -> &mut Tokens {
+        &mut self.tables().tokens[q]
+    }
+
     /// [`Tokens::spend`] in `q`.
     pub(super) fn spend(
         &mut self,

@@ -311,6 +311,16 @@ impl SchedEntity {
         self.weight
     }
 
+    /// Takes over a recorded entity. It is in no tree.
+    #[cfg(test)]
+    pub(crate) fn set_recorded(&mut self, weight: u64, slice: Option<u32>, times: [u64; 3]) {
+        self.weight = weight;
+        if let Some(slice) = slice {
+            self.follow_slice(slice);
+        }
+        [self.vruntime, self.deadline, self.vprot] = times;
+    }
+
     /// End of the protected slice.
     #[cfg(test)]
     pub(crate) fn vprot(&self) -> u64 {
