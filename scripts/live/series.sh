@@ -37,26 +37,24 @@ counters() {
         sed 's/.*stats://; s,.*/,,; s/:/ /' >"$1"
 }
 
-# run_us PID: the run time of its threads, in us.
-run_us() { cat /proc/$1/task/*/schedstat | awk '{ run += $1 } END { print int(run / 1000) }'; }
+# run_us PID...: the run time of their threads, in us.
+run_us() { for pid; do cat /proc/$pid/task/*/schedstat; done | awk '{ run += $1 } END { print int(run / 1000) }'; }
 
 # turn KIND MODE PID NAME...: a line with what the named guests complete and what the counters count. With the PID
-# of a process, its share of the time of a CPU.
+# of a process, its share of the time that all guests run.
 turn() {
     kind=$1; mode=$2; third=$3; shift 3
     mode "$mode"
     sleep 0.5
     counters /tmp/before
-    used=0; all=0; from=$(cut -d' ' -f1 /proc/uptime)
-    [ -z "$third" ] || used=$(run_us $third)
+    used=0; all=1
+    [ -z "$third" ] || { used=$(run_us $third); all=$(run_us $pids); }
     done_in=$(window "$SECS" "$@")
-    [ -z "$third" ] || used=$(($(run_us $third) - used))
+    [ -z "$third" ] || { used=$(($(run_us $third) - used)); all=$(($(run_us $pids) - all)); }
     counters /tmp/after
-    to=$(cut -d' ' -f1 /proc/uptime)
     counted=$(paste -d' ' /tmp/before /tmp/after | awk '{ if ($4 != $2) printf " %s=%d", $1, $4 - $2 }')
-    share=$(echo "$used $from $to" | awk '{ printf "%d", $1 / ($3 - $2) / 1000 }')
     for pid in $pids; do kill -0 $pid 2>/dev/null || { lost=1; return; }; done
-    echo "turn $kind $mode trips=${done_in% *} work=${done_in#* } third=$share$counted"
+    echo "turn $kind $mode trips=${done_in% *} work=${done_in#* } third=$((1000 * used / all))$counted"
 }
 
 SECS=${SECS:-3}
@@ -110,7 +108,7 @@ for kind in ${KINDS:-trips third sweep credits}; do
             ;;
         third)
             say "the share of a third party"
-            for load in ipi lock; do
+            for load in spin ipi lock; do
                 begin() { begin_flat; }
                 rounds flat-$load "${MODES:-stock credit guard}"
                 begin() { begin_groups; }
@@ -119,7 +117,7 @@ for kind in ${KINDS:-trips third sweep credits}; do
             ;;
         sweep)
             say "margin and interval, without the guard"
-            for load in ipi lock; do
+            for load in spin ipi; do
                 begin() { begin_flat; }
                 rounds margin-$load "stock margin_5000 margin_50000 margin_500000 margin_1400000 margin_5600000"
                 rounds interval-$load "stock interval_0 interval_1000000 interval_6000000 interval_24000000"

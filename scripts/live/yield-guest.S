@@ -6,6 +6,7 @@
  *   2 lock  all take one lock in turn and spin with PAUSE for it
  *   3 tlb   vCPU 0 interrupts all others at once and spins with PAUSE until each has answered, as
  *           for a TLB shootdown; the others compute
+ *   4 spin  all spin with PAUSE, and never stop
  * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request.
  */
 	.intel_syntax noprefix
@@ -26,6 +27,8 @@ _start:
 	je lock_loop
 	cmp esi, 3
 	je shootdown
+	cmp esi, 4
+	je spin_on
 	test edi, 1
 	jnz receive
 
@@ -58,6 +61,11 @@ receive:
 compute:
 	inc qword ptr [rbx + 16]
 	jmp compute
+
+spin_on:
+	pause
+	inc qword ptr [rbx + 8]
+	jmp spin_on
 
 	/* A ticket lock at 0x30000 (next) and 0x30008 (serving). */
 lock_loop:

@@ -109,6 +109,8 @@ int main(int count, char **arguments)
 	load = !strcmp(arguments[4], "hog") ? 1 : !strcmp(arguments[4], "lock") ? 2 : 0;
 	if (!strcmp(arguments[4], "tlb"))
 		load = 3;
+	if (!strcmp(arguments[4], "spin"))
+		load = 4;
 	if (vcpus < 1 + (load == 3) || vcpus > MAX_VCPUS)
 		return 2;
 	kvm = open("/dev/kvm", O_RDWR);
