@@ -33,7 +33,7 @@ use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use console::say;
 use scenario::Settings;
-use stealtime_hypervisor::posted_interrupt::Suppression;
+use stealtime_hypervisor::posted_interrupt::{Suppression, UnknownSuppression};
 
 static SEED: AtomicU64 = AtomicU64::new(0);
 
@@ -58,6 +58,12 @@ fn start_cpu(cpu: u32, tables: u64) {
     vmx::on();
 }
 
+/// Ends before the first guest: the settings or the machine cannot be used.
+fn refuse(reason: core::fmt::Arguments<'_>) -> ! {
+    say!("bare: {reason}");
+    cpu::power_off()
+}
+
 fn settings() -> Settings<'static> {
     // SAFETY: the settings are part of the image and nothing writes them.
     let bytes =
@@ -77,20 +83,23 @@ fn settings() -> Settings<'static> {
         let number = || {
             value
                 .parse()
-                .unwrap_or_else(|_| panic!("setting {key}: {value} is no number"))
+                .unwrap_or_else(|_| refuse(format_args!("{key}={value}: no number")))
         };
         match key {
             "scenario" => settings.scenario = value,
             "count" => settings.count = number(),
-            "cpus" => settings.cpus = number() as u32,
+            "cpus" => settings.cpus = u32::try_from(number()).unwrap_or(u32::MAX),
             "seed" => settings.seed = number(),
             "skip" => settings.skip = number() as usize,
             "policy" => {
                 let named = |policy: &Suppression| policy.name() == value;
                 let policy = Suppression::ALL.into_iter().find(named);
-                settings.policy = policy.unwrap_or_else(|| panic!("no such policy: {value}"));
+                let refused = || refuse(format_args!("policy={value}: {UnknownSuppression}"));
+                settings.policy = policy.unwrap_or_else(refused);
             }
-            _ => panic!("no such setting: {key}"),
+            _ => refuse(format_args!(
+                "no such setting: {key}; there are count, cpus, seed, policy and skip"
+            )),
         }
     }
     settings
@@ -101,16 +110,21 @@ fn first() -> ! {
     interrupts::mask_controllers();
     let settings = settings();
     if !vmx::check_features() {
-        say!("bare: this processor lacks what is named above");
-        cpu::power_off();
+        refuse(format_args!("this processor lacks what is named above"));
     }
     if !(2..=boot::MAX_CPUS as u32).contains(&settings.cpus) {
-        say!(
-            "bare: cpus={}: 2 to {} CPUs can be used",
+        refuse(format_args!(
+            "cpus={}: 2 to {} CPUs can be used",
             settings.cpus,
             boot::MAX_CPUS
-        );
-        cpu::power_off();
+        ));
+    }
+    if !scenario::NAMES.contains(&settings.scenario) {
+        refuse(format_args!(
+            "no such scenario: {}; there are {:?}",
+            settings.scenario,
+            scenario::NAMES
+        ));
     }
     cpu::enable_apic();
     SEED.store(settings.seed, SeqCst);
@@ -130,14 +144,12 @@ fn first() -> ! {
         ept: vmx::ept(),
         msr_bitmap: vmx::msr_bitmap(),
     };
-    let known = scenario::run(&settings, &machine);
+    scenario::run(&settings, &machine);
     let events = record::write_out();
     let lost = record::end(events);
     let faults = host::FAULTS.load(SeqCst);
     let failed = scenario::FAILED.load(SeqCst);
-    if !known {
-        say!("bare: no such scenario: {}", settings.scenario);
-    } else if faults > 0 {
+    if faults > 0 {
         say!("bare: {faults} guests ended by a fault");
     } else if failed > 0 {
         say!("bare: {failed} checks failed");
