@@ -13,7 +13,9 @@ use stealtime_trace::trace_dat::Pages;
 use stealtime_trace::{NameTable, SourceInfo};
 
 use crate::RecordError;
+use crate::flight::{Flight, Keep, Latest};
 use crate::instance::Instance;
+use crate::need::NEEDS;
 use crate::select::{Missing, Selection};
 use crate::session::{Host, Session, cpu_time, raise_file_limit};
 use crate::stats::Stats;
@@ -26,48 +28,10 @@ const SCAN: Duration = Duration::from_millis(300);
 /// A collector's thread goes before ordinary tasks, as a recorder's does.
 const NICE: i32 = -10;
 
-/// The tracepoints of which samples are made; the other ones cost time and add nothing to them.
-const WANTED: [(&str, &[&str]); 4] = [
-    (
-        "sched",
-        &[
-            "sched_switch",
-            "sched_waking",
-            "sched_wakeup",
-            "sched_wakeup_new",
-            "sched_migrate_task",
-            "sched_process_fork",
-            "sched_process_exit",
-        ],
-    ),
-    (
-        "kvm",
-        &[
-            "kvm_entry",
-            "kvm_exit",
-            "kvm_vcpu_wakeup",
-            "kvm_halt_poll_ns",
-        ],
-    ),
-    ("timer", &["hrtimer_expire_entry"]),
-    (
-        "irq_vectors",
-        &[
-            "local_timer_entry",
-            "local_timer_exit",
-            "reschedule_entry",
-            "reschedule_exit",
-            "call_function_entry",
-            "call_function_exit",
-            "call_function_single_entry",
-            "call_function_single_exit",
-        ],
-    ),
-];
-
-fn is_wanted(system: &str, name: &str) -> bool {
-    let mut wanted = WANTED.iter();
-    wanted.any(|(known, names)| *known == system && names.contains(&name))
+/// Whether samples are made of a tracepoint.
+fn is_sampled(system: &str, name: &str) -> bool {
+    let mut sampled = NEEDS.iter().filter(|need| need.sampled);
+    sampled.any(|need| need.system == system && need.events.contains(&name))
 }
 
 /// A tracing instance that is read as it fills. Dropping it removes the instance.
@@ -79,6 +43,8 @@ pub struct Follower {
     scanned: Instant,
     /// CPU time of this process when it began.
     cpu_before: Duration,
+    /// The latest pages, if they are kept.
+    latest: Option<Latest>,
 }
 
 /// One CPU's buffer.
@@ -97,11 +63,35 @@ impl Follower {
         buffer_kb: Option<u64>,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, RecordError> {
+        Self::begin(clock, buffer_kb, None, warn)
+    }
+
+    /// The same with all tracepoints that [`record`](crate::record) records. The latest pages are kept, and
+    /// [`Follower::flight`] makes a recording of them.
+    ///
+    /// # Errors
+    /// As [`Follower::start`].
+    pub fn start_keeping(
+        keep: Keep,
+        buffer_kb: Option<u64>,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Self, RecordError> {
+        Self::begin(None, buffer_kb, Some(keep), warn)
+    }
+
+    fn begin(
+        clock: Option<&str>,
+        buffer_kb: Option<u64>,
+        keep: Option<Keep>,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Self, RecordError> {
         let cpu_before = cpu_time();
         let host = Host::open()?;
         host.clean(warn);
         let mut selection = Selection::probe(&host.tracefs)?;
-        selection.keep(is_wanted);
+        if keep.is_none() {
+            selection.keep(is_sampled);
+        }
         let instance = Instance::create(&host.tracefs)?;
         let session = Session::new(host, clock, buffer_kb, selection, instance)?;
         if let Some(warning) = &session.clock.warning {
@@ -126,6 +116,7 @@ impl Follower {
             pages,
             scanned: Instant::now(),
             cpu_before,
+            latest: keep.map(|keep| Latest::new(keep, description)),
         })
     }
 
@@ -139,8 +130,11 @@ impl Follower {
             self.scan();
         }
         let mut limit = self.pages.newest();
+        if let Some(latest) = &mut self.latest {
+            latest.forget(Instant::now());
+        }
         for ring in &mut self.rings {
-            if ring.drain(&mut self.pages)? {
+            if ring.drain(&mut self.pages, self.latest.as_mut())? {
                 // More is left in the kernel's buffer: nothing behind this CPU's latest page is settled.
                 limit = limit.min(self.pages.waits_until(ring.cpu).unwrap_or(limit));
             }
@@ -153,7 +147,8 @@ impl Follower {
     fn scan(&mut self) {
         let (threads, proc_root) = (&mut self.session.threads, &self.session.host.proc_root);
         threads.scan_new(proc_root);
-        threads.forget_ended();
+        let time = self.latest.as_ref().map(Latest::time);
+        threads.forget_ended(Instant::now(), time.unwrap_or_default());
         let (cmdlines, tgids) = (threads.cmdlines(&[]), threads.tgids());
         self.pages.name_tasks(&cmdlines, &tgids);
         self.scanned = Instant::now();
@@ -198,6 +193,17 @@ impl Follower {
         sum.lost
     }
 
+    /// A recording of the latest pages; `None` if they are not kept.
+    #[must_use]
+    pub fn flight(&mut self) -> Option<Flight> {
+        let threads = &self.session.threads;
+        let saved = self.session.host.tracefs.read("saved_cmdlines");
+        let mut flight = self.latest.as_ref()?.flight();
+        flight.recording.cmdlines = threads.cmdlines(&saved.unwrap_or_default());
+        flight.recording.tgids = threads.tgids();
+        Some(flight)
+    }
+
     /// CPU time of this process since it follows the host.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
@@ -224,7 +230,11 @@ impl Ring {
     }
 
     /// Reads pages until there are none; whether the limit of a round came first.
-    fn drain(&mut self, pages: &mut Pages) -> Result<bool, RecordError> {
+    fn drain(
+        &mut self,
+        pages: &mut Pages,
+        mut latest: Option<&mut Latest>,
+    ) -> Result<bool, RecordError> {
         for _ in 0..PAGES {
             let mut page = pages.buffer();
             match self.source.read(&mut page) {
@@ -235,6 +245,9 @@ impl Ring {
                 Ok(len) => {
                     if let Some(rest) = page.get_mut(len..) {
                         rest.fill(0);
+                    }
+                    if let Some(latest) = &mut latest {
+                        latest.push(self.cpu, pages.begin_of(&page), &page);
                     }
                     pages.push(self.cpu, page);
                 }
@@ -253,18 +266,22 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::need::NEEDS;
 
     #[test]
-    fn wanted_tracepoints_are_needed_ones() {
-        for (system, names) in WANTED {
-            for name in names {
-                let is_needed = NEEDS
-                    .iter()
-                    .any(|need| need.system == system && need.events.contains(name));
-                assert!(is_needed, "{system}:{name}");
-            }
+    fn samples_leave_out_what_they_do_not_need() {
+        for (system, name) in [
+            ("kvm", "kvm_exit"),
+            ("timer", "hrtimer_expire_entry"),
+            ("irq_vectors", "reschedule_exit"),
+        ] {
+            assert!(is_sampled(system, name), "{name}");
         }
-        assert!(is_wanted("kvm", "kvm_exit") && !is_wanted("kvm", "kvm_mmio"));
+        for (system, name) in [
+            ("kvm", "kvm_mmio"),
+            ("timer", "hrtimer_start"),
+            ("sched", "kvm_exit"),
+        ] {
+            assert!(!is_sampled(system, name), "{name}");
+        }
     }
 }

@@ -14,6 +14,7 @@
 //! | `tasks`, `file` | names of threads; one file of all pages |
 //! | `session` | a recording from its first setting to the whole file |
 //! | `follow` | the same pages decoded at once, for collectors without an end |
+//! | `flight` | the latest pages in memory, and a file of them |
 //! | `rights` | gives up what a collector needs no more |
 //! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
@@ -24,6 +25,7 @@ mod collect;
 mod commands;
 mod error;
 mod file;
+mod flight;
 mod follow;
 mod instance;
 mod limits;
@@ -39,9 +41,10 @@ mod tracefs;
 
 pub use commands::{Commands, Refused, commands};
 pub use error::RecordError;
+pub use flight::{Flight, FlightFile, Keep};
 pub use follow::Follower;
 pub use need::{NEEDS, Need};
-pub use rights::drop_capabilities;
+pub use rights::{drop_capabilities, usual_priority};
 pub use select::{Missing, Reason, Selection, Tracepoint};
 pub use session::{Ended, Observer, Options, Progress, Summary, record};
 pub use tracefs::Folder;

@@ -9,7 +9,12 @@ pub struct Need {
     pub events: &'static [&'static str],
     /// The loss of an answer without them.
     pub without: &'static str,
+    /// Whether samples of a live host are made of them; others cost time and add nothing to these.
+    pub sampled: bool,
 }
+
+/// The loss without timers.
+const TIMERS: &str = "timer latencies are missing, and waits for timers keep their recorded times";
 
 /// All tracepoints that are recorded. docs/recording.md has the same table for users.
 pub const NEEDS: &[Need] = &[
@@ -17,46 +22,55 @@ pub const NEEDS: &[Need] = &[
         system: "sched",
         events: &["sched_switch"],
         without: "the current task of each CPU is unknown",
+        sampled: true,
     },
     Need {
         system: "kvm",
         events: &["kvm_entry", "kvm_exit"],
         without: "no guest time and no exits; halts are unknown",
+        sampled: true,
     },
     Need {
         system: "sched",
         events: &["sched_waking"],
         without: "wakers are unknown: replayed waits end at their recorded times",
+        sampled: true,
     },
     Need {
         system: "sched",
         events: &["sched_wakeup", "sched_wakeup_new"],
         without: "whatif does not see whether wakeups preempt",
+        sampled: true,
     },
     Need {
         system: "sched",
         events: &["sched_migrate_task"],
         without: "a migration shows only when the task runs next",
+        sampled: true,
     },
     Need {
         system: "sched",
         events: &["sched_process_fork", "sched_process_exit"],
         without: "the process of a new thread may be unknown",
+        sampled: true,
     },
     Need {
         system: "timer",
-        events: &[
-            "hrtimer_start",
-            "hrtimer_cancel",
-            "hrtimer_expire_entry",
-            "hrtimer_expire_exit",
-        ],
-        without: "timer latencies are missing, and waits for timers keep their recorded times",
+        events: &["hrtimer_expire_entry"],
+        without: TIMERS,
+        sampled: true,
+    },
+    Need {
+        system: "timer",
+        events: &["hrtimer_start", "hrtimer_cancel", "hrtimer_expire_exit"],
+        without: TIMERS,
+        sampled: false,
     },
     Need {
         system: "kvm",
         events: &["kvm_vcpu_wakeup", "kvm_halt_poll_ns"],
         without: "polling in halts counts as exits",
+        sampled: true,
     },
     Need {
         system: "kvm",
@@ -67,6 +81,7 @@ pub const NEEDS: &[Need] = &[
             "kvm_eoi",
         ],
         without: "no IPI and injection latencies",
+        sampled: false,
     },
     Need {
         system: "kvm",
@@ -80,6 +95,7 @@ pub const NEEDS: &[Need] = &[
             "kvm_apicv_inhibit_changed",
         ],
         without: "posted interrupts and reasons against them are not counted",
+        sampled: false,
     },
     Need {
         system: "kvm",
@@ -95,6 +111,7 @@ pub const NEEDS: &[Need] = &[
             "kvm_inj_exception",
         ],
         without: "registers, ports and addresses of exits are unknown",
+        sampled: false,
     },
     Need {
         system: "kvm",
@@ -109,11 +126,13 @@ pub const NEEDS: &[Need] = &[
             "kvm_pv_tlb_flush",
         ],
         without: "no findings about the PLE window, timers and clocks of guests",
+        sampled: false,
     },
     Need {
         system: "ipi",
         events: &["ipi_send_cpu", "ipi_send_cpumask"],
         without: "kicks are no evidence for the grouping of vCPUs into VMs",
+        sampled: false,
     },
     Need {
         system: "irq_vectors",
@@ -128,6 +147,7 @@ pub const NEEDS: &[Need] = &[
             "call_function_single_exit",
         ],
         without: "the time of host interrupts counts for the interrupted task",
+        sampled: true,
     },
 ];
 

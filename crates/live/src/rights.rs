@@ -1,4 +1,4 @@
-//! Rights that a process needs no more once it follows the host.
+//! Rights and the priority that a process needs no more once it follows the host.
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
@@ -24,4 +24,10 @@ pub fn drop_capabilities(writes_files: bool) {
     let dropped = rustix::thread::set_capabilities(None, sets);
     debug_assert!(dropped.is_ok(), "capset of this thread: {dropped:?}");
     let _ = rustix::thread::set_no_new_privs(true);
+}
+
+/// Gives this thread the priority of ordinary tasks: threads of a collector inherit its higher one.
+pub fn usual_priority() {
+    // A lower priority is always allowed.
+    let _ = rustix::process::setpriority_process(None, 0);
 }

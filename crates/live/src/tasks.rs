@@ -1,7 +1,8 @@
 //! Names and processes of threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Scans of a new process: VMMs start their vCPUs, and name them, some time after the process.
 const SCANS: u32 = 4;
@@ -13,6 +14,8 @@ pub(crate) struct Threads {
     known: BTreeMap<i32, (i32, Vec<u8>)>,
     /// Scans that processes have had.
     scans: BTreeMap<i32, u32>,
+    /// Processes that have ended, with the time when a scan no longer had them.
+    ended: BTreeMap<i32, Instant>,
 }
 
 impl Threads {
@@ -39,11 +42,16 @@ impl Threads {
         self.scans.retain(|process, _| processes.contains(process));
     }
 
-    /// Forgets threads of processes that have ended: for a collector that runs without an end.
-    pub(crate) fn forget_ended(&mut self) {
-        let scans = &self.scans;
-        self.known
-            .retain(|_, (process, _)| scans.contains_key(process));
+    /// Forgets threads of processes that ended longer than `patience` ago: for a collector that runs without
+    /// an end. Pages that are kept so long still name them.
+    pub(crate) fn forget_ended(&mut self, now: Instant, patience: Duration) {
+        let (scans, ended) = (&self.scans, &mut self.ended);
+        self.known.retain(|_, (process, _)| {
+            scans.contains_key(process)
+                || now.duration_since(*ended.entry(*process).or_insert(now)) < patience
+        });
+        let known: BTreeSet<i32> = self.known.values().map(|(process, _)| *process).collect();
+        ended.retain(|process, _| known.contains(process) && !scans.contains_key(process));
     }
 
     fn scan_process(&mut self, proc_root: &Path, process: i32, renames: bool) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stealtime_events::Kind;
 use stealtime_live::{
-    Ended, Folder, Follower, Observer, Options, Progress, RecordError, Summary, record,
+    Ended, Folder, Follower, Keep, Observer, Options, Progress, RecordError, Summary, record,
 };
 
 /// Stops after some reports, and keeps what is said.
@@ -255,4 +255,38 @@ fn a_followed_host_gives_its_events_in_order() {
     assert!(switches >= 20 && tasks > 0 && until > 0, "{switches}");
     assert!(follower.info().notes.is_empty(), "{:?}", follower.info());
     follower.stop().expect("it goes");
+}
+
+#[test]
+fn latest_pages_are_a_recording() {
+    let keep = Keep {
+        time: Duration::from_secs(60),
+        bytes: 1 << 20,
+    };
+    let started = Follower::start_keeping(keep, Some(1024), &mut |_| {});
+    let Ok(mut follower) = started else {
+        println!("skipped: {}", started.err().expect("an error"));
+        return;
+    };
+    let mut given = 0;
+    let began = std::time::Instant::now();
+    while given < 20 && began.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+        let round = follower.round(|event, _| {
+            given += u64::from(matches!(event.kind, Kind::SchedSwitch { .. }));
+        });
+        round.expect("rounds");
+    }
+    let flight = follower.flight().expect("pages are kept");
+    let file = flight.with_snapshot(Some("{\"host\":\"this one\"}".into()));
+    let file = file.expect("a head");
+    follower.stop().expect("it goes");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file.write(folder.path(), "flight", &mut |_| {});
+    let path = path.expect("a file");
+    let bytes = std::fs::metadata(&path).expect("a file").len();
+    assert_eq!(bytes, file.bytes());
+    // The file also has what the follower held back until all CPUs had been read.
+    let (_, switches) = counts(&path);
+    assert!(switches >= given && given >= 20, "{switches} {given}");
 }

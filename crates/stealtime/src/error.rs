@@ -202,6 +202,9 @@ pub(crate) enum CliError {
     /// A trial of knobs on this host: lines of problems.
     #[error("try: {0}")]
     Try(String),
+    /// What is to be watched for.
+    #[error("watch: {0}")]
+    Watch(String),
     /// A snapshot of another host: its file, and the difference.
     #[error(
         "--snapshot {0} is of another host than the recording: {1}; take it on the recorded host, or leave \

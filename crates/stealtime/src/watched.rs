@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 use stealtime_collector::{Collector, KnownVm, Sample};
 use stealtime_events::Event;
 use stealtime_host::{Manager, Snapshot};
-use stealtime_live::Follower;
+use stealtime_live::{Flight, Follower, Keep};
 use stealtime_trace::EventSource;
 
 use crate::error::CliError;
@@ -66,11 +67,38 @@ struct Replay {
     is_over: bool,
 }
 
+fn warn(text: &str) {
+    output::note(&format!("stealtime: {text}"));
+}
+
 impl Watched {
     /// This host, with a sample each `interval`.
     pub(crate) fn host(interval: Duration, buffer_kb: Option<u64>) -> Result<Self, CliError> {
-        let mut warn = |text: &str| output::note(&format!("stealtime: {text}"));
         let follower = Follower::start(None, buffer_kb, &mut warn).map_err(CliError::Follow)?;
+        let mut watched = Self::follow(follower, interval);
+        watched.facts.read();
+        Ok(watched)
+    }
+
+    /// This host, with its latest events for [`Watched::flight`].
+    pub(crate) fn recorder(
+        interval: Duration,
+        buffer_kb: Option<u64>,
+        keep: Keep,
+    ) -> Result<Self, CliError> {
+        // Before the first event: conditions name VMs.
+        let snapshot = Snapshot::read(Path::new("/"));
+        let follower = Follower::start_keeping(keep, buffer_kb, &mut warn);
+        let mut watched = Self::follow(follower.map_err(CliError::Follow)?, interval);
+        watched.facts.keeps_snapshot = true;
+        match snapshot {
+            Ok(snapshot) => watched.facts.keep(snapshot, &mut watched.collector),
+            Err(error) => warn(&format!("names of VMs are not known: {error}")),
+        }
+        Ok(watched)
+    }
+
+    fn follow(follower: Follower, interval: Duration) -> Self {
         for missing in follower.missing() {
             warn(&format!(
                 "without {}: {} ({})",
@@ -79,9 +107,15 @@ impl Watched {
                 missing.reason.text()
             ));
         }
-        let mut watched = Self::new(Feed::Host(Box::new(follower)), interval);
-        watched.facts.read();
-        Ok(watched)
+        Self::new(Feed::Host(Box::new(follower)), interval)
+    }
+
+    /// A recording of the latest events, and the latest snapshot of the host; `None` of a recording.
+    pub(crate) fn flight(&mut self) -> Option<(Flight, Option<Arc<Snapshot>>)> {
+        match &mut self.feed {
+            Feed::Host(follower) => Some((follower.flight()?, self.facts.snapshot.clone())),
+            Feed::Recording(_) => None,
+        }
     }
 
     /// A recording; at its own pace if it is shown on a screen.
@@ -215,6 +249,10 @@ struct Facts {
     tried: BTreeSet<i32>,
     reading: Option<Receiver<Snapshot>>,
     latest: Option<Instant>,
+    /// Whether `snapshot` is kept.
+    keeps_snapshot: bool,
+    /// The latest snapshot.
+    snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Facts {
@@ -222,6 +260,8 @@ impl Facts {
     fn read(&mut self) {
         let (sender, receiver) = channel();
         let read = move || {
+            // The collector's own would preempt VMs for as long as it takes.
+            stealtime_live::usual_priority();
             if let Ok(snapshot) = Snapshot::read(Path::new("/")) {
                 // The collector may have ended meanwhile.
                 let _ = sender.send(snapshot);
@@ -236,7 +276,7 @@ impl Facts {
         match self.reading.as_ref().map(Receiver::try_recv) {
             Some(Ok(snapshot)) => {
                 self.reading = None;
-                self.learn(&snapshot, collector);
+                self.keep(snapshot, collector);
             }
             Some(Err(TryRecvError::Disconnected)) => self.reading = None,
             Some(Err(TryRecvError::Empty)) => {}
@@ -249,6 +289,11 @@ impl Facts {
                 }
             }
         }
+    }
+
+    fn keep(&mut self, snapshot: Snapshot, collector: &mut Collector) {
+        self.learn(&snapshot, collector);
+        self.snapshot = self.keeps_snapshot.then(|| Arc::new(snapshot));
     }
 
     fn learn(&mut self, snapshot: &Snapshot, collector: &mut Collector) {

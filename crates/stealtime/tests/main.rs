@@ -30,4 +30,5 @@ mod top;
 mod trace_dat;
 mod trial;
 mod vmx;
+mod watch;
 mod whatif;

@@ -264,16 +264,20 @@ impl Condition {
     #[must_use]
     pub fn met(&self, recorded: &Recorded) -> Vec<Met> {
         let vms = recorded.vms.iter().enumerate();
-        let named = vms.filter(|(_, name)| self.vm.as_ref().is_none_or(|vm| vm == *name));
-        let met = named.filter_map(|(vm, name)| {
-            let value = self.figure.value(recorded, vm)?;
-            self.side.holds(value, self.value).then(|| Met {
-                condition: self.clone(),
-                vm: name.clone(),
-                value,
-            })
-        });
+        let met =
+            vms.filter_map(|(vm, name)| self.met_by(name, |figure| figure.value(recorded, vm)));
         met.collect()
+    }
+
+    /// Whether a VM meets it. `value` has the VM's figures, in percent or us.
+    pub fn met_by(&self, name: &str, value: impl Fn(Watched) -> Option<f64>) -> Option<Met> {
+        let is_named = self.vm.as_ref().is_none_or(|vm| vm == name);
+        let value = is_named.then(|| value(self.figure)).flatten()?;
+        self.side.holds(value, self.value).then(|| Met {
+            condition: self.clone(),
+            vm: name.to_owned(),
+            value,
+        })
     }
 }
 

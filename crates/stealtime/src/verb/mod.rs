@@ -23,6 +23,7 @@ mod snapshot;
 mod sweep;
 mod top;
 mod trial;
+mod watch;
 mod whatif;
 
 use clap::Subcommand;
@@ -35,6 +36,7 @@ pub(crate) enum Verb {
     Record(record::Record),
     Top(top::Top),
     Metrics(metrics::Metrics),
+    Watch(Box<watch::Watch>),
     Analyze(Box<analyze::Analyze>),
     Diff(diff::Diff),
     Export(Box<export::Export>),
@@ -65,6 +67,7 @@ impl Verb {
             Self::Record(verb) => verb.run(),
             Self::Top(verb) => verb.run(),
             Self::Metrics(verb) => verb.run(),
+            Self::Watch(verb) => verb.run(),
             Self::Analyze(verb) => verb.run(),
             Self::Diff(verb) => verb.run(),
             Self::Export(verb) => verb.run(),

@@ -136,7 +136,7 @@ pub(super) fn quietly(
 
 /// Why a text limits no recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum LimitError {
+pub(super) enum LimitError {
     /// No time.
     #[error("expected a number of seconds, as 5 or 0.5")]
     Seconds,
@@ -153,7 +153,7 @@ fn seconds(text: &str) -> Result<Duration, LimitError> {
 }
 
 /// A number of bytes, with K, M, G or T of 1,024 each.
-fn bytes(text: &str) -> Result<u64, LimitError> {
+pub(super) fn bytes(text: &str) -> Result<u64, LimitError> {
     let text = text
         .trim()
         .trim_end_matches(['B', 'b'])
@@ -355,7 +355,7 @@ fn rendered_commands(commands: &Commands) -> String {
 }
 
 /// Bytes in a unit that suits them.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         bytes if bytes < 1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
         bytes if bytes < 1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),

@@ -131,6 +131,12 @@ impl Pages {
         }
     }
 
+    /// The begin of a page, in ns; 0 for one that contradicts its layout.
+    #[must_use]
+    pub fn begin_of(&self, page: &[u8]) -> u64 {
+        self.layout.head(page).map_or(0, |head| head.time)
+    }
+
     /// A buffer of a page's size, to be filled and given to [`Pages::push`].
     #[must_use]
     pub fn buffer(&mut self) -> Vec<u8> {
