@@ -315,6 +315,12 @@ fn help_names_every_table_and_form() {
     }
     let (_, completions, _) = run(&mut stealtime(&["completions", "bash"]));
     assert!(completions.contains("--tsc-khz"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (status, ..) = run(stealtime(&["man", "."]).current_dir(folder.path()));
+    assert_eq!(status, Some(0));
+    let page = std::fs::read_to_string(folder.path().join("stealtime-watch.1"));
+    assert!(page.expect("a page").contains("fB\\-\\-when"));
+    assert!(!folder.path().join("stealtime-man.1").exists());
     let (status, _, _) = run(&mut stealtime(&["nonsense"]));
     assert_eq!(status, Some(2));
 }

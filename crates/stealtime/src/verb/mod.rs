@@ -12,6 +12,7 @@ mod fit;
 mod help_markdown;
 mod import;
 mod knobs;
+mod man;
 mod metrics;
 mod pick;
 mod record;
@@ -58,6 +59,7 @@ pub(crate) enum Verb {
     TryWatchdog(trial::TryWatchdog),
     Completions(completions::Completions),
     HelpMarkdown(help_markdown::HelpMarkdown),
+    Man(man::Man),
 }
 
 impl Verb {
@@ -87,6 +89,7 @@ impl Verb {
             Self::Try(verb) => verb.run(),
             Self::TryWatchdog(verb) => verb.run(),
             Self::Completions(verb) => verb.run(),
+            Self::Man(verb) => verb.run(),
             Self::HelpMarkdown(_) => help_markdown::HelpMarkdown::run(),
         }
     }
