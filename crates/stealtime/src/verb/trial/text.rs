@@ -131,9 +131,12 @@ fn commands(output: &mut String, document: &TryDocument) {
 fn table(output: &mut String, name: &str, compared: &SeenTurns) {
     let _ = writeln!(
         output,
-        "{}: {} pairs of turns, means and changes\n",
+        "{}: {} of turns, means and changes\n",
         escape::terminal(name),
-        compared.pairs
+        match compared.pairs {
+            1 => "1 pair".to_owned(),
+            pairs => format!("{pairs} pairs"),
+        }
     );
     output.push_str(
         "  of            figure      unit         A         B         predicted             seen   spread  means\n",
