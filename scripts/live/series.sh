@@ -19,7 +19,9 @@ mode() {
         series) credit=; aware=1 ;;
         guarded) credit=; guard=; aware=1 ;;
         first) credit=; guard=; aware=1; first=1 ;;
+        series_first) credit=; aware=1; first=1 ;;
         margin_*) credit=; margin=${1#margin_} ;;
+        guard_*) credit=; guard=; margin=${1#guard_} ;;
         interval_*) credit=; interval=${1#interval_} ;;
         *) say "FAILED: no mode $1" ;;
     esac
