@@ -131,6 +131,32 @@ fn a_copy_does_the_same_work_from_another_phase() {
     }
 }
 
+/// One more copy of a VM takes time from the others, or none.
+#[test]
+fn others_wait_no_less_with_more_of_a_vm() {
+    const SEEDS: u64 = 2;
+    for (_, recording, was) in recordings().take(5) {
+        let (assumed, base, _) = replayed(&recording, &was);
+        let ready = |count: u32| {
+            let of_seed = |seed| {
+                let changed =
+                    Counted::new(&recording, vms(&recording), &counts(&[(0, count)]), seed);
+                let host = config(&changed.recording, &base, &changed.assumed(&assumed), seed);
+                let times = replay(&changed.recording, &host).expect("it can be replayed");
+                let recorded = 1..vms(&recording);
+                let vcpus = times
+                    .vcpus
+                    .iter()
+                    .filter(|vcpu| recorded.contains(&vcpu.vm));
+                vcpus.map(|vcpu| vcpu.ready_ns).sum::<u64>()
+            };
+            (1..=SEEDS).map(of_seed).sum::<u64>() / SEEDS
+        };
+        let (crowded, more) = (ready(2), ready(4));
+        assert!(more + recording.span_ns / 20 >= crowded, "{more} {crowded}");
+    }
+}
+
 /// With a CPU for each vCPU a copy gets done what its VM did, and takes nothing from others.
 #[test]
 fn a_copy_with_cpus_of_its_own_does_what_its_vm_did() {
