@@ -83,6 +83,17 @@ impl Replayed {
 }
 
 impl Recording {
+    /// A recording that is read without options.
+    pub(crate) fn plain(trace: &Path) -> Self {
+        Self {
+            trace: trace.to_owned(),
+            tsc_khz: None,
+            formats_from: None,
+            vm_of: Vec::new(),
+            snapshot: None,
+        }
+    }
+
     /// How to read it; `wanted`: the tracepoints with fields that are used.
     pub(crate) fn options(&self, wanted: Option<Vec<&'static str>>) -> stealtime_trace::Options {
         stealtime_trace::Options {

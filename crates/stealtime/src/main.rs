@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 found what it was asked to look for, 2 bad use or bad input, 130 stopped
 //! by Ctrl-C.
 
+mod added_from;
 mod args;
 mod error;
 mod host;

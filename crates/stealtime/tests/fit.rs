@@ -101,11 +101,80 @@ fn wrong_questions_are_said_in_a_sentence() {
             "--move 2: the recording has 2 VMs, and one of them stays",
         ),
         (&["--self-test", "docs"], "no series"),
+        (
+            &[CFS, "--rebalance"],
+            "--rebalance moves VMs between hosts: give the recordings of two hosts or more",
+        ),
+        (
+            &[CFS, CFS, "--rebalance"],
+            "are one recording: --rebalance moves VMs between hosts",
+        ),
+        (&[CFS, CFS, "--add", "vm0"], "2 recordings: give one"),
     ] {
         let error = complaint(arguments);
         assert!(error.contains(part), "{arguments:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+}
+
+/// A host with two CPUs, and VMs of one vCPU that work for a part of each period, in us.
+fn simulated(folder: &Path, name: &str, vms: &[(&str, u32, u32)]) -> String {
+    let vms = vms.iter().map(|(name, period, work)| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nvcpus = 1\nworkload = {{ name = \"ticks\", period_ns = \
+             \"{period}us\", work_ns = \"{work}us\" }}\n"
+        )
+    });
+    let scenario = format!(
+        "about = \"a host\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n{}[variants.plain]\n[run]\n\
+         duration = \"300ms\"\nwarmup = \"50ms\"\nseeds = 1\n",
+        vms.collect::<String>()
+    );
+    let file = folder.join(format!("{name}.toml"));
+    std::fs::write(&file, scenario).expect("a file");
+    let trace = format!("{name}.dat");
+    let arguments = ["simulate", file.to_str().expect("UTF-8"), "--trace", &trace];
+    let (status, _, error) = common::run(common::stealtime(&arguments).current_dir(folder));
+    assert_eq!(status, Some(0), "{error}");
+    trace
+}
+
+#[test]
+fn vms_move_until_all_limits_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let full = [
+        ("web", 1_000, 700),
+        ("db", 2_000, 1_300),
+        ("report", 3_000, 1_800),
+    ];
+    let full = simulated(folder.path(), "full", &full);
+    let spare = simulated(
+        folder.path(),
+        "spare",
+        &[("mail", 4_000, 400), ("web", 2_000, 300)],
+    );
+    let answer = |arguments: &[&str]| {
+        let arguments = [&["fit", &full, &spare, "--rebalance"], arguments].concat();
+        let mut command = common::stealtime(&arguments);
+        common::run(command.current_dir(folder.path()))
+    };
+    let (status, out, error) = answer(&["--limit", "ready<6%", "--seeds", "3"]);
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+    insta::assert_snapshot!("fit_rebalance", out);
+    let (_, out, _) = answer(&["--limit", "ready<90%", "--seeds", "2", "--json"]);
+    let json: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(json["is_balanced"], true);
+    assert_eq!(json["moves"], Value::Array(Vec::new()));
+    let page = folder.path().join("page.html");
+    let report = page.to_str().expect("UTF-8");
+    let (status, ..) = answer(&["--limit", "ready<6%", "--seeds", "2", "--report", report]);
+    assert_eq!(status, Some(0));
+    let text = std::fs::read_to_string(page).expect("a page");
+    assert!(text.contains("Move 1: ") && text.contains("\"limited\""));
+    let (status, _, error) = answer(&["--limit", "wbe.ready<5%"]);
+    assert_eq!(status, Some(2));
+    assert!(error.contains("no VM \"wbe\""), "{error}");
 }
 
 #[test]

@@ -18,13 +18,22 @@ const SHARED: &str = "Shared objects";
 /// A row that stands for all keys of a shared object.
 const REST: &str = "…";
 /// Beginnings of rows that the recordings of the test need not have.
-const RARE: [&str; 9] = [
+const RARE: [&str; 18] = [
     "`stealtime fit` lacks[]",
     "`stealtime fit` curves[].points[]",
     "`stealtime fit` curves[].failure.check",
     "`stealtime fit` removals.steps[]",
     "`stealtime fit` removals.end",
     "`stealtime fit` removals.suffering.takers[]",
+    "`stealtime fit --rebalance`  knee",
+    "`stealtime fit --rebalance`  before",
+    "`stealtime fit --rebalance`  after",
+    "`stealtime fit --rebalance` recordings[].lacks[]",
+    "`stealtime fit --rebalance` moves[]",
+    "`stealtime fit --rebalance` hosts[].after",
+    "`stealtime fit --rebalance` hosts[].before",
+    "`stealtime fit --rebalance` before",
+    "`stealtime fit --rebalance` after",
     "`stealtime fit --self-test` [].steps[].rows[].work_ms",
     "`stealtime whatif` vcpus[] to_ns",
     "`stealtime whatif` auto.tried[].on_host[].managers[]",
@@ -311,6 +320,7 @@ fn fit(page: &mut Page, folder: &Path) {
         let out = printed(folder, &arguments.concat());
         page.object(section, "", &json(&out));
     }
+    moves(page, folder);
     let section = "`stealtime fit --self-test`";
     page.share(
         section,
@@ -333,6 +343,51 @@ fn fit(page: &mut Page, folder: &Path) {
     for row in json(&out).as_array().expect("an array") {
         page.object(section, "[]", row);
     }
+}
+
+fn moves(page: &mut Page, folder: &Path) {
+    let section = "`stealtime fit --rebalance`";
+    let hosts = [
+        "hosts[].after",
+        "moves[].source_after",
+        "moves[].destination_after",
+    ];
+    page.share(section, "hosts[].before", &hosts);
+    let vms = hosts.map(|host| format!("{host}.vms[]"));
+    page.share(
+        section,
+        "hosts[].before.vms[]",
+        &vms.each_ref().map(String::as_str),
+    );
+    let checks = hosts.map(|host| format!("{host}.checks[]"));
+    let checks = checks.each_ref().map(String::as_str);
+    page.share(section, "before.check", &checks);
+    page.share(
+        section,
+        "before.check",
+        &["hosts[].before.checks[]", "after.check"],
+    );
+    page.share(section, "before", &["after"]);
+    page.share(section, "before.takers[]", &["after.takers[]"]);
+    let hosts = [
+        recording("svm-cfs/trace.dat"),
+        recording("svm-hackbench-cyclictest-hog/trace.dat.zst"),
+    ];
+    let [first, second] = &hosts;
+    let arguments = [
+        "fit",
+        first,
+        second,
+        "--rebalance",
+        "--json",
+        "--seeds",
+        "2",
+    ];
+    let out = printed(
+        folder,
+        &[&arguments[..], &["--limit", "vm0.ready<60%"]].concat(),
+    );
+    page.object(section, "", &json(&out));
 }
 
 fn difference(page: &Page, folder: &Path) {

@@ -141,6 +141,7 @@ impl AddedVm {
         };
         name.clone_into(&mut figures.name);
         figures.is_added = true;
+        figures.first = 0;
         let factor = scale.cost_permille as f64 / 1000.0;
         figures.run_ms *= factor;
         figures.work_ms *= factor;
@@ -156,6 +157,14 @@ impl AddedVm {
                 kernels(host, foreign)
             ),
         })
+    }
+}
+
+impl AddedVm {
+    /// Its name on this host.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 

@@ -13,6 +13,7 @@ mod effect;
 pub mod fit;
 mod overview;
 mod page;
+pub mod rebalance;
 pub mod simulate;
 pub mod sweep;
 mod table;

@@ -108,11 +108,13 @@ const LEGEND: &str = "Each row has the VM that is nearest to its limit, or furth
 pub(crate) fn limits(document: &FitDocument) -> String {
     match document.capacity.knee {
         Some(knee) => format!("No --limit: the search ends at the knee. {knee}"),
-        None => {
-            let limits = document.capacity.limits.iter().map(Limit::to_string);
-            format!("Limits: {}.", limits.collect::<Vec<_>>().join(", "))
-        }
+        None => limits_line(&document.capacity.limits),
     }
+}
+
+pub(crate) fn limits_line(limits: &[Limit]) -> String {
+    let limits = limits.iter().map(Limit::to_string);
+    format!("Limits: {}.", limits.collect::<Vec<_>>().join(", "))
 }
 
 /// The VM of a point that is nearest to its limit, or furthest beyond.
@@ -286,7 +288,7 @@ fn tables_of_removals(removals: &Removals, screen: &mut Screen) {
     );
 }
 
-fn paragraph(screen: &mut Screen, indent: usize, line: &str) {
+pub(super) fn paragraph(screen: &mut Screen, indent: usize, line: &str) {
     let line = escape::terminal(line).into_owned();
     let mut hang = 0;
     for part in wrap(&line, screen.style.width - indent - 2) {

@@ -19,6 +19,7 @@ pub(crate) mod latencies;
 pub(crate) mod overview;
 mod polls;
 pub(crate) mod ready;
+pub mod rebalance;
 pub mod sweep;
 pub(crate) mod time;
 pub mod timeline;

@@ -1,19 +1,22 @@
-//! `stealtime fit`: how many more VMs fit on the host of a recording, and which one to take away.
+//! `stealtime fit`: how many more VMs fit on the host of a recording, which one to take away, and which ones to
+//! move between hosts.
 
+mod rebalance;
 mod self_test;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use clap::Args;
-use stealtime_report::html::fit as page;
+use serde::Serialize;
+use stealtime_report::html::{Page, fit as page};
 use stealtime_report::json;
 use stealtime_report::terminal::{Style, fit as tables};
-use stealtime_whatif::capacity::{Capacity, FitDocument, Limit, Question, RecordedHost};
-use stealtime_whatif::{AddedVm, Baseline, Plan};
+use stealtime_whatif::capacity::{Capacity, FitDocument, FitError, Limit, Question, RecordedHost};
+use stealtime_whatif::{Baseline, Plan};
 
-use crate::args::{self, Form, Recording, Replayed, VmOf};
+use crate::added_from::AddedFrom;
+use crate::args::{self, Form, Replayed, VmOf};
 use crate::error::CliError;
 use crate::input::Twice;
 use crate::output;
@@ -24,7 +27,7 @@ use crate::report::ReportTo;
 /// Replays of a count that is near a limit, unless `--seeds` says how many.
 const SEEDS: u64 = 5;
 
-/// Say how many more VMs fit on a recorded host, and which one to take away.
+/// Say how many more VMs fit on a recorded host, which one to take away, or which ones to move.
 ///
 /// A copy of a VM does what the recorded one did, from another time of the recording on. Counts are replayed
 /// until the first limit fails: steps double, then halve. Without a limit the search ends at the knee.
@@ -38,6 +41,7 @@ Examples:
   stealtime fit trace.dat --set sched.base_slice_ns=700us
   stealtime fit trace.dat --move
   stealtime fit trace.dat --move 2 --json
+  stealtime fit host1.dat host2.dat --rebalance --limit 'ready<5%'
   stealtime fit --self-test traces/
 
 Figures of a limit, of each VM or of one (`db.ready<5%`):
@@ -47,9 +51,10 @@ Figures of a limit, of each VM or of one (`db.ready<5%`):
   work         work per second, in percent of that of the VM alone on the host
   overhead     the host's CPU time outside of guests, in percent of its CPUs' time")]
 pub(crate) struct Fit {
-    /// A recording with scheduler, KVM and timer events: trace.dat, perf.data or ftrace text
+    /// A recording with scheduler, KVM and timer events: trace.dat, perf.data or ftrace text. `--rebalance`
+    /// takes one of each host
     #[arg(value_name = "TRACE", required_unless_present = "self_test")]
-    trace: Option<PathBuf>,
+    traces: Vec<PathBuf>,
 
     /// Count this VM (repeat for several, each by itself) [default: each VM, and the mix of all]
     #[arg(long, value_name = "VM")]
@@ -69,6 +74,11 @@ pub(crate) struct Fit {
     #[arg(long = "move", value_name = "N", num_args = 0..=1, default_missing_value = "1",
         conflicts_with = "add")]
     moves: Option<NonZeroUsize>,
+
+    /// Say which VMs to move between the hosts of these recordings, so that all limits hold on each
+    #[arg(long, conflicts_with_all = ["add", "with", "moves", "set", "pin", "host", "vm_of", "snapshot",
+        "tsc_khz", "formats_from"])]
+    rebalance: bool,
 
     /// Take this knob for changed (repeat for several), as of `whatif`
     #[arg(long, value_name = "KNOB=VALUE")]
@@ -92,7 +102,8 @@ pub(crate) struct Fit {
 
     /// Print predicted next to recorded figures of each series below this directory: recordings of one host
     /// with more and fewer VMs
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["trace", "add", "with", "limits", "moves", "set", "pin", "host", "report"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["traces", "add", "with", "limits", "moves",
+        "rebalance", "set", "pin", "host", "report"])]
     self_test: Option<PathBuf>,
 
     #[command(flatten)]
@@ -105,41 +116,17 @@ pub(crate) struct Fit {
     report: ReportTo,
 }
 
-/// A VM of another recording: `FILE:VM`, `FILE:VM=NAME`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct AddedFrom {
-    file: PathBuf,
-    vm: String,
-    /// Its name on this host.
-    name: String,
-}
-
-/// Neither `FILE:VM` nor `FILE:VM=NAME`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected FILE:VM or FILE:VM=NAME")]
-struct NoAddedVm;
-
-impl FromStr for AddedFrom {
-    type Err = NoAddedVm;
-
-    fn from_str(text: &str) -> Result<Self, NoAddedVm> {
-        let wrong = || NoAddedVm;
-        let (file, names) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let (vm, name) = names.split_once('=').unwrap_or((names, names));
-        match file.is_empty() || vm.is_empty() || name.is_empty() {
-            true => Err(wrong()),
-            false => Ok(Self {
-                file: PathBuf::from(file),
-                vm: vm.to_owned(),
-                name: name.to_owned(),
-            }),
-        }
-    }
-}
-
 impl Fit {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        self.answer_all().map_err(|error| match error {
+            // Replays are those of `whatif`, and the question is of this verb.
+            CliError::WhatIf(text) => CliError::Fit(text),
+            error => error,
+        })
+    }
+
+    fn answer_all(&self) -> Result<(), CliError> {
         if let Some(folder) = &self.self_test {
             let series = self_test::series(self, folder)?;
             return output::to_stdout(|writer| match self.form.is_json() {
@@ -147,30 +134,38 @@ impl Fit {
                 false => writer.write_all(tables::self_test(&series).as_bytes()),
             });
         }
-        let Some(path) = &self.trace else {
-            return Err(CliError::Fit("no recording was given".to_owned()));
+        // Limits are checked before a recording is read, which takes longer.
+        let limits = Limit::parse_all(&self.limits).map_err(FitError::from)?;
+        self.check_outputs()?;
+        if self.rebalance {
+            return rebalance::run(self, &limits);
+        }
+        let [path] = &self.traces[..] else {
+            return Err(CliError::Fit(format!(
+                "{} recordings: give one, or add --rebalance for the moves between their hosts",
+                self.traces.len()
+            )));
         };
-        // Limits are checked before the recording is read, which takes longer.
         let question = Question {
             added: self.add.clone(),
-            limits: Limit::parse_all(&self.limits)
-                .map_err(stealtime_whatif::capacity::FitError::from)?,
+            limits,
             moves: self.moves.map(NonZeroUsize::get),
         };
-        self.check_outputs(path)?;
         let twice = Twice::new(path)?;
         let (mut base, changes) = self.baseline(twice.path(), &self.replayed.vm_of, false)?;
-        self.add_vms(&mut base)?;
+        for added in &self.with {
+            let vm = added.read(base.recorded())?;
+            base.add(vm).map_err(stealtime_whatif::Error::from)?;
+        }
         let document = self.answer(path, &base, changes, &question)?;
-        self.write(&document)
+        self.write(&document, tables::render, page::page)
     }
 
-    fn check_outputs(&self, path: &Path) -> Result<(), CliError> {
+    fn check_outputs(&self) -> Result<(), CliError> {
         let added = self.with.iter().map(|added| &added.file);
-        let files = self.host.iter().chain(self.replayed.files()).chain(added);
-        let inputs: Vec<&Path> = std::iter::once(path)
-            .chain(files.map(PathBuf::as_path))
-            .collect();
+        let files = self.traces.iter().chain(&self.host);
+        let files = files.chain(self.replayed.files()).chain(added);
+        let inputs: Vec<&Path> = files.map(PathBuf::as_path).collect();
         self.report.check(self.form.is_json(), &inputs)
     }
 
@@ -191,26 +186,6 @@ impl Fit {
         let (plans, reasons) = changes.plans(&base)?;
         debug_assert!(reasons.is_empty(), "one variant is answered, or an error");
         Ok((base, plans.into_iter().next().unwrap_or_default()))
-    }
-
-    /// Adds VMs of other recordings.
-    fn add_vms(&self, base: &mut Baseline) -> Result<(), CliError> {
-        for AddedFrom { file, vm, name } in &self.with {
-            let twice = Twice::new(file)?;
-            let opened = Recording {
-                trace: file.clone(),
-                tsc_khz: None,
-                formats_from: None,
-                vm_of: Vec::new(),
-                snapshot: None,
-            };
-            let foreign = replayable::read(twice.path(), &opened, true)?.recorded;
-            let shown = file.display().to_string();
-            let added = AddedVm::new(base.recorded(), &shown, &foreign, vm, name)
-                .and_then(|added| base.add(added));
-            added.map_err(stealtime_whatif::Error::from)?;
-        }
-        Ok(())
     }
 
     fn answer(
@@ -245,18 +220,24 @@ impl Fit {
         ))
     }
 
-    fn write(&self, document: &FitDocument) -> Result<(), CliError> {
+    /// Writes an answer in each form that is asked for.
+    fn write<D: Serialize>(
+        &self,
+        document: &D,
+        tables: fn(&D, Style) -> String,
+        page: fn(&D, &str) -> Page,
+    ) -> Result<(), CliError> {
         let has_tables = !self.form.is_json() && !self.report.is_stdout();
         let printed = if self.form.is_json() {
             output::to_stdout(|writer| json::write_any(document, writer))
         } else if has_tables {
-            let text = tables::render(document, Style::new(output::color()));
+            let text = tables(document, Style::new(output::color()));
             output::to_stdout(|writer| writer.write_all(text.as_bytes()))
         } else {
             Ok(())
         };
         output::go_on(printed, self.report.is_file())?;
-        self.report.write(|command| page::page(document, command))
+        self.report.write(|command| page(document, command))
     }
 
     fn seeds(&self) -> u64 {

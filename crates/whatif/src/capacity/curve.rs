@@ -13,7 +13,7 @@ use crate::capacity::{HostVm, Replays};
 use crate::count::VmCount;
 
 /// Seeds of counts that are far from every limit.
-const FEW_SEEDS: u64 = 3;
+pub(crate) const FEW_SEEDS: u64 = 3;
 /// Demand beyond which no count is tried, as a multiple of the host's CPU time. There each task gets a
 /// quarter of what it wants.
 const MOST_DEMAND: f64 = 4.0;
@@ -36,23 +36,26 @@ impl Subject {
     pub(crate) fn counts(&self, vms: &[HostVm], count: u32) -> Vec<VmCount> {
         let counted = vms.iter().filter(|vm| match self {
             Self::Vm(name) => vm.name == *name,
-            Self::Mix => !vm.is_added,
+            Self::Mix => vm.first > 0,
         });
         let counts = counted.map(|vm| VmCount {
             vm: vm.name.clone(),
-            count,
+            count: match self {
+                Self::Vm(_) => count,
+                Self::Mix => vm.first.saturating_mul(count),
+            },
         });
         counts.collect()
     }
 }
 
 impl Subject {
-    /// How many of it the recorded host has.
+    /// How many of it the host has before it is counted.
     pub(crate) fn first(&self, vms: &[HostVm]) -> u32 {
         match self {
             Self::Vm(name) => {
                 let vm = vms.iter().find(|vm| vm.name == *name);
-                vm.map_or(1, HostVm::recorded_count)
+                vm.map_or(1, |vm| vm.first)
             }
             Self::Mix => 1,
         }
@@ -92,16 +95,19 @@ impl Bound {
             false => vm.run_ms,
         };
         let host_ms = f64::from(cpus) * 1_000.0;
-        let present: f64 = vms.iter().filter(|vm| !vm.is_added).map(demand).sum();
+        let present = |vm: &HostVm| demand(vm) * f64::from(vm.first);
+        let present: f64 = vms.iter().map(present).sum();
         let added: f64 = match subject {
             Subject::Vm(name) => vms.iter().filter(|vm| vm.name == *name).map(demand).sum(),
             Subject::Mix => present,
         };
         let further = (MOST_DEMAND * host_ms - present) / added.max(HARDLY);
         // As recorded is always tried, and one more.
-        let bound = 1 + further.floor().clamp(1.0, f64::from(MOST_COUNT)) as u32;
+        let first = subject.first(vms).max(1);
+        let bound = further.floor().clamp(1.0, f64::from(MOST_COUNT)) as u32;
+        let bound = first.saturating_add(bound);
         match bound >= MOST_COUNT {
-            true => (MOST_COUNT, Self::Count),
+            true => (MOST_COUNT.max(first), Self::Count),
             false => (bound, Self::Demand),
         }
     }
@@ -125,7 +131,7 @@ pub struct Curve {
     pub of: Subject,
     /// The answer in words.
     pub sentence: String,
-    /// How many of it the recorded host has: 0 of a VM of another recording.
+    /// How many of it the host has before it is counted: 0 of a VM of another recording.
     pub first: u32,
     /// The largest count within all limits; `null` if they do not hold as recorded.
     pub largest: Option<u32>,

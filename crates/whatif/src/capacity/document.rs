@@ -82,11 +82,15 @@ impl Question {
         }
         // A VM of another recording is the question.
         let has_added = vms.iter().any(|vm| vm.is_added);
-        let counted = vms.iter().filter(|vm| vm.is_added == has_added);
+        let counted = vms.iter().filter(|vm| match has_added {
+            true => vm.is_added,
+            false => vm.first > 0,
+        });
         let singles = counted.map(|vm| Subject::Vm(vm.name.clone()));
+        let singles: Vec<Subject> = singles.collect();
         // The mix of one VM is that VM.
-        let mix = (vms.len() > 1 && !has_added).then_some(Subject::Mix);
-        singles.chain(mix).collect()
+        let mix = (singles.len() > 1 && !has_added).then_some(Subject::Mix);
+        singles.into_iter().chain(mix).collect()
     }
 }
 
@@ -112,7 +116,7 @@ pub struct Capacity {
 }
 
 /// What every answer leaves out.
-fn unknown(vms: &[HostVm], span_ns: u64, wakeups: &[usize]) -> Vec<String> {
+pub(crate) fn unknown(vms: &[HostVm], span_ns: u64, wakeups: &[usize]) -> Vec<String> {
     let mut lines = vec![
         "Memory, caches, memory bandwidth, disks and networks: more VMs may run out of these before \
          CPU time, and slow each other there."
@@ -164,7 +168,7 @@ fn unknown(vms: &[HostVm], span_ns: u64, wakeups: &[usize]) -> Vec<String> {
 }
 
 /// The work of each VM alone on the host, in ms per second.
-fn alone<R: Replays + ?Sized>(replays: &R, seeds: u64) -> Result<Vec<f64>, FitError> {
+pub(crate) fn alone<R: Replays + ?Sized>(replays: &R, seeds: u64) -> Result<Vec<f64>, FitError> {
     let vms = replays.vms();
     let list = |single: &HostVm| -> Vec<VmCount> {
         let counts = vms.iter().map(|vm| VmCount {
@@ -217,6 +221,40 @@ fn errors(measure: &Measure<'_>, replays: &[Population]) -> Vec<[f64; Figure::AL
     measure.vms.iter().enumerate().map(of_vm).collect()
 }
 
+/// The limits; without any the knee's, and its definition.
+pub(crate) fn limits_or_knee(limits: &[Limit]) -> (Vec<Limit>, Option<&'static str>) {
+    if !limits.is_empty() {
+        return (limits.to_vec(), None);
+    }
+    let knee = Limit {
+        vm: None,
+        figure: Figure::Work,
+        side: Side::Above,
+        value: KNEE_WORK,
+    };
+    (vec![knee], Some(KNEE))
+}
+
+impl<'m> Measure<'m> {
+    /// Of a host with these replays as recorded. `alone`: the work of each VM alone, in ms per second.
+    pub(crate) fn new<R: Replays + ?Sized>(
+        replays: &'m R,
+        limits: &'m [Limit],
+        alone: Vec<f64>,
+        recorded: &[Population],
+    ) -> Self {
+        let mut measure = Self {
+            vms: replays.vms(),
+            cpus: replays.cpus(),
+            limits,
+            alone,
+            errors: Vec::new(),
+        };
+        measure.errors = errors(&measure, recorded);
+        measure
+    }
+}
+
 impl Capacity {
     /// Answers a question by replays: `seeds` of each count that is near a limit, `jobs` curves at a time.
     /// `span_ns` and `wakeups` of each VM are the recording's.
@@ -234,26 +272,9 @@ impl Capacity {
     ) -> Result<Self, FitError> {
         let vms = replays.vms();
         question.check(vms)?;
-        let is_knee = question.limits.is_empty();
-        let knee = Limit {
-            vm: None,
-            figure: Figure::Work,
-            side: Side::Above,
-            value: KNEE_WORK,
-        };
-        let limits = match is_knee {
-            true => vec![knee],
-            false => question.limits.clone(),
-        };
-        let mut measure = Measure {
-            vms,
-            cpus: replays.cpus(),
-            limits: &limits,
-            alone: alone(replays, seeds)?,
-            errors: Vec::new(),
-        };
+        let (limits, knee) = limits_or_knee(&question.limits);
         let mut unchanged = replays.recorded(seeds)?;
-        measure.errors = errors(&measure, &unchanged);
+        let measure = Measure::new(replays, &limits, alone(replays, seeds)?, &unchanged);
         if replays.is_changed() {
             let changed = replays.replay(&[Vec::new()], seeds)?;
             unchanged = changed.into_iter().next().ok_or(FitError::Stopped)?;
@@ -276,7 +297,7 @@ impl Capacity {
         }
         let elastic = vms.iter().filter(|vm| vm.is_elastic);
         Ok(Self {
-            knee: is_knee.then_some(KNEE),
+            knee,
             elastic: elastic.map(|vm| vm.name.clone()).collect(),
             unknown: unknown(vms, span_ns, wakeups),
             recorded,
@@ -290,7 +311,7 @@ impl Capacity {
 /// The VM that waits most in the recording. Elastic ones always do.
 fn suffering<R: Replays + ?Sized>(replays: &R) -> Result<Option<Suffering>, FitError> {
     let vms = replays.vms().iter();
-    let patient = vms.filter(|vm| !vm.is_elastic && !vm.is_added);
+    let patient = vms.filter(|vm| !vm.is_elastic && !vm.is_added && vm.first > 0);
     let longest = patient.max_by(|a, b| a.ready_percent.total_cmp(&b.ready_percent));
     let Some(vm) = longest.filter(|vm| vm.ready_percent > 0.0) else {
         return Ok(None);

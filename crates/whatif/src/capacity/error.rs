@@ -28,6 +28,17 @@ pub enum FitError {
          VM by a name of its own"
     )]
     TwoVms(String),
+    /// The same on a host of several.
+    #[error(
+        "{host} has two VMs named {name:?}, and --rebalance cannot say which of them to move: record it \
+         when each VM has a name of its own"
+    )]
+    TwoVmsOn {
+        /// The host.
+        host: String,
+        /// The name.
+        name: String,
+    },
     /// More VMs are to be taken away than there are.
     #[error("--move {moves}: the recording has {vms} VMs, and one of them stays")]
     TooManyMoves {

@@ -8,7 +8,12 @@ mod curve;
 mod document;
 mod error;
 mod figures;
+mod fleet;
 mod limit;
+mod rebalance;
+mod rebalance_document;
+#[cfg(test)]
+mod rebalance_tests;
 mod recorded;
 mod removal;
 mod report;
@@ -23,8 +28,11 @@ pub use curve::{Bound, Curve, Failure, Subject};
 pub use document::{Capacity, KNEE, Question};
 pub use error::FitError;
 pub use figures::{Band, Check, Outcome, Point, PointVm};
+pub use fleet::{Fleet, FleetVm, FleetVms, host_names, join};
 pub use limit::{Figure, Limit, LimitError, Side};
 pub(crate) use limit::{Parts, quantity, write_quantity};
+pub use rebalance::{HostChange, HostFailure, Migration, Rebalance, rebalance};
+pub use rebalance_document::{HostRecording, RebalanceDocument};
 pub use recorded::RecordedHost;
 pub(crate) use recorded::vms as recorded_vms;
 pub use removal::{Removal, Removals, Spared, Suffering};
@@ -57,14 +65,8 @@ pub struct HostVm {
     /// It is a VM of another recording: this host has none of it as recorded. Figures are those of its own
     /// host.
     pub is_added: bool,
-}
-
-impl HostVm {
-    /// How many of it the recorded host has.
-    #[must_use]
-    pub fn recorded_count(&self) -> u32 {
-        u32::from(!self.is_added)
-    }
+    /// How many of it the host has before it is counted: as recorded, or as `vm.NAME.count` sets it.
+    pub first: u32,
 }
 
 /// Replays of a host with so many of each VM.

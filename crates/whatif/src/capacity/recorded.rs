@@ -62,6 +62,7 @@ pub(crate) fn vms(recorded: &Recorded) -> Vec<HostVm> {
             work_ms: measured.work(index),
             is_elastic: is_elastic(index),
             is_added: false,
+            first: 1,
         }
     };
     recorded.vms.iter().enumerate().map(vm).collect()
@@ -101,7 +102,16 @@ impl<'h> RecordedHost<'h> {
         let prepared = changes.prepare(self.base)?;
         let cpus = prepared.cpus.as_ref();
         let cpus = cpus.and_then(|cpus| u32::try_from(cpus.len()).ok());
+        let recorded = self.base.recorded.vms.len();
+        let mut vms = self.vms;
+        for (index, vm) in vms.iter_mut().enumerate() {
+            vm.first = match index < recorded {
+                true => prepared.counts.of_vm(index),
+                false => prepared.counts.of_guest(index),
+            };
+        }
         Ok(Self {
+            vms,
             cpus: cpus.unwrap_or(self.cpus),
             changes,
             ..self
@@ -192,7 +202,7 @@ impl Replays for RecordedHost<'_> {
     fn takers(&self, counts: &[VmCount], vm: &str) -> Result<Vec<Taker>, FitError> {
         let is_recorded = |count: &VmCount| {
             let vm = self.vms.iter().find(|vm| vm.name == count.vm);
-            vm.is_some_and(|vm| vm.recorded_count() == count.count)
+            vm.is_some_and(|vm| vm.first == count.count)
         };
         if self.changes.is_empty() && counts.iter().all(is_recorded) {
             return Ok(cause::in_recording(&self.base.recorded.answers, vm));

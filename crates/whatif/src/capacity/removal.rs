@@ -152,7 +152,8 @@ pub(crate) fn removals<R: Replays + ?Sized>(
     steps: usize,
     seeds: u64,
 ) -> Result<Removals, FitError> {
-    let mut host: Vec<&HostVm> = measure.vms.iter().collect();
+    let present = measure.vms.iter().filter(|vm| vm.first > 0);
+    let mut host: Vec<&HostVm> = present.collect();
     if host.len() <= steps {
         return Err(FitError::TooManyMoves {
             moves: steps,

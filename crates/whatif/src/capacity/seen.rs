@@ -254,6 +254,7 @@ mod tests {
             work_ms: 0.0,
             is_elastic: false,
             is_added: false,
+            first: 1,
         }
     }
 

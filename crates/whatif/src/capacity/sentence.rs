@@ -3,7 +3,8 @@
 use crate::capacity::cause::{HOST, IDLE, Taker};
 use crate::capacity::curve::{Bound, Curve, Failure, Subject};
 use crate::capacity::figures::{Band, Check};
-use crate::capacity::limit::Figure;
+use crate::capacity::limit::{Figure, Limit};
+use crate::capacity::rebalance::{CONTINUED, HostFailure, MOST_MOVES, Migration, Rebalance};
 use crate::capacity::removal::{Removal, Removals};
 
 /// Fewer percent of a VM's ready time are not named as its cause.
@@ -55,10 +56,23 @@ fn taken_by(takers: &[Taker]) -> Option<String> {
     (!names.is_empty()).then(|| format!("taken by {}", names.join(" and ")))
 }
 
+/// The value of a limit with its unit; a small share with all its digits.
+fn bound(limit: &Limit) -> String {
+    match limit.figure.is_time() || (limit.value * 10.0).fract() == 0.0 {
+        true => limit.figure.shown(limit.value),
+        false => format!("{} %", limit.value),
+    }
+}
+
 /// What the VM that breaks its limit does; after `makes` a verb is bare.
 fn clause(check: &Check, is_bare: bool) -> String {
+    clause_of(check.vm.as_deref().unwrap_or("the host"), check, is_bare)
+}
+
+/// The same with this subject.
+fn clause_of(subject: &str, check: &Check, is_bare: bool) -> String {
     let value = with_band(check.limit.figure, check.value);
-    let limit = check.limit.figure.shown(check.limit.value);
+    let limit = bound(&check.limit);
     let (bare, third, end) = match check.limit.figure {
         Figure::Ready => ("wait", "waits", "of its time (limit"),
         Figure::WakeupP50 => ("take", "takes", "to wake up (median; limit"),
@@ -67,8 +81,7 @@ fn clause(check: &Check, is_bare: bool) -> String {
         Figure::Overhead => ("spend", "spends", "on exits (limit"),
     };
     let verb = if is_bare { bare } else { third };
-    let vm = check.vm.as_deref().unwrap_or("the host");
-    format!("{vm} {verb} {value} {end} {limit})")
+    format!("{subject} {verb} {value} {end} {limit})")
 }
 
 /// The effect of a count; `verb` is `makes` or `make`.
@@ -209,6 +222,81 @@ pub(crate) fn of_removals(removals: &Removals) -> String {
         first.vm_or(names.len()),
         gains(first)
     )
+}
+
+/// The VM or host that breaks its limit by most, and what has the CPUs meanwhile.
+fn failing(failure: &HostFailure, adverb: &str) -> String {
+    let subject = match &failure.check.vm {
+        Some(vm) if vm.ends_with(&format!("@{}", failure.host)) => vm.clone(),
+        Some(vm) => format!("{vm} on {}", failure.host),
+        None => failure.host.clone(),
+    };
+    let subject = format!("{subject}{adverb}");
+    let text = clause_of(&subject, &failure.check, false);
+    with_cause(text, &failure.takers)
+}
+
+impl Migration {
+    /// `web from host1.dat to host2.dat`
+    #[must_use]
+    pub fn shown(&self) -> String {
+        // A VM moves from the host that its name may have.
+        let suffix = format!("@{}", self.source);
+        let vm = self.vm.strip_suffix(&suffix).unwrap_or(&self.vm);
+        format!("{vm} from {} to {}", self.source, self.destination)
+    }
+}
+
+/// The answer to which VMs to move between hosts.
+pub(crate) fn of_rebalance(answer: &Rebalance) -> String {
+    let steps: Vec<String> = answer.moves.iter().map(Migration::shown).collect();
+    let before = answer.before.as_ref().map(|failure| {
+        let text = failing(failure, "");
+        format!(" As recorded, {text}.")
+    });
+    let before = before.unwrap_or_default();
+    let unsure = match answer.is_unsure() {
+        true => " Within their bands some may still fail.",
+        false => "",
+    };
+    if steps.is_empty() && answer.is_balanced {
+        return format!("No VM has to move: all limits hold on every host as recorded.{unsure}");
+    }
+    if answer.is_balanced {
+        let moves = match steps.len() {
+            1 => "this one move".to_owned(),
+            count => format!("these {count} moves"),
+        };
+        // Each single move was tried; of larger sets only some were.
+        let fewest = match steps.len() {
+            1 => "",
+            2 => " No single move suffices.",
+            _ => " No single move suffices; fewer than these may, as not every set is tried.",
+        };
+        return format!(
+            "Move {}: with {moves} all limits hold on every host.{unsure}{fewest}{before}",
+            steps.join(", then ")
+        );
+    }
+    let after = answer.after.as_ref();
+    let after = after
+        .map(|failure| failing(failure, " still"))
+        .unwrap_or_default();
+    let tried = format!(
+        "Tried: {} sets of up to {MOST_MOVES} moves, each single move and further ones of the {CONTINUED} \
+         best sets. Another set may suffice.",
+        answer.sets
+    );
+    match steps.len() {
+        0 => format!(
+            "No moves are found with which all limits hold, and none that helps: {after}. {tried}"
+        ),
+        _ => format!(
+            "No moves are found with which all limits hold. The set that comes nearest moves {}: then \
+             {after}.{before} {tried}",
+            steps.join(", then ")
+        ),
+    }
 }
 
 impl Removal {

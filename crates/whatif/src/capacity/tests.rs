@@ -10,8 +10,8 @@ use crate::count::VmCount;
 use crate::population::{Population, VmFigures};
 
 /// A host on which ready time grows with demand beyond half of its CPUs.
-struct Formula {
-    vms: Vec<HostVm>,
+pub(super) struct Formula {
+    pub(super) vms: Vec<HostVm>,
     cpus: u32,
     /// Most that chance adds to a VM's ready time, in percent.
     noise: f64,
@@ -19,7 +19,7 @@ struct Formula {
     replayed: Mutex<BTreeMap<Vec<u32>, u64>>,
 }
 
-fn vm(name: &str, run_ms: f64, is_elastic: bool) -> HostVm {
+pub(super) fn vm(name: &str, run_ms: f64, is_elastic: bool) -> HostVm {
     HostVm {
         name: name.to_owned(),
         vcpus: 1,
@@ -30,11 +30,12 @@ fn vm(name: &str, run_ms: f64, is_elastic: bool) -> HostVm {
         work_ms: run_ms,
         is_elastic,
         is_added: false,
+        first: 1,
     }
 }
 
 impl Formula {
-    fn new(vms: Vec<HostVm>, cpus: u32, noise: f64) -> Self {
+    pub(super) fn new(vms: Vec<HostVm>, cpus: u32, noise: f64) -> Self {
         let mut host = Self {
             vms,
             cpus,
@@ -53,7 +54,7 @@ impl Formula {
     fn counts(&self, counts: &[VmCount]) -> Vec<u32> {
         let count = |vm: &HostVm| {
             let named = counts.iter().find(|count| count.vm == vm.name);
-            named.map_or(1, |count| count.count)
+            named.map_or(vm.first, |count| count.count)
         };
         self.vms.iter().map(count).collect()
     }

@@ -110,11 +110,8 @@ fn shown(folder: &Path, path: &Path) -> String {
 
 fn read(step: &Step) -> Result<Recorded, CliError> {
     let opened = Recording {
-        trace: step.path.clone(),
-        tsc_khz: None,
-        formats_from: None,
         vm_of: step.vm_of.clone(),
-        snapshot: None,
+        ..Recording::plain(&step.path)
     };
     Ok(replayable::read(&step.path, &opened, true)?.recorded)
 }
