@@ -49,6 +49,12 @@ impl Counts {
         self.own.get(&vm).copied().unwrap_or(1)
     }
 
+    /// How many there are of a VM of another recording.
+    #[must_use]
+    pub fn of_guest(&self, vm: usize) -> u32 {
+        self.guests.get(&vm).copied().unwrap_or(0)
+    }
+
     /// Whether each VM is there as recorded, and no other.
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {

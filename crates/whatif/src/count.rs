@@ -6,6 +6,7 @@ use stealtime_lab::units::{cpus, show_cpus};
 use stealtime_replay::{Counts, NoCpuLeft, copy_bytes};
 
 use crate::answerable;
+use crate::baseline::Baseline;
 use crate::recorded::Recorded;
 
 /// A replay with more than this for copies is not begun, in bytes.
@@ -99,7 +100,8 @@ pub(crate) fn vm_index(recorded: &Recorded, name: &str) -> Result<usize, CountEr
 }
 
 /// The counts that these settings have; a later one replaces an earlier one.
-pub(crate) fn counts(settings: &[Setting], recorded: &Recorded) -> Result<Counts, CountError> {
+pub(crate) fn counts(settings: &[Setting], base: &Baseline) -> Result<Counts, CountError> {
+    let recorded = &base.recorded;
     let mut counts = Counts::default();
     for setting in settings {
         let (Some(Part::Count), Some(&Value::Number(count))) =
@@ -114,33 +116,48 @@ pub(crate) fn counts(settings: &[Setting], recorded: &Recorded) -> Result<Counts
                 counts.set(vm, count);
             }
         }
+        for (vm, added) in (recorded.vms.len()..).zip(&base.added) {
+            if setting.is_for(&added.name) {
+                counts.set_guest(vm, count);
+            }
+        }
     }
-    check(&counts, recorded)?;
+    check(&counts, base)?;
     Ok(counts)
 }
 
 /// Refuses counts without a VM, and those with copies that take too much memory.
-pub(crate) fn check(counts: &Counts, recorded: &Recorded) -> Result<(), CountError> {
+pub(crate) fn check(counts: &Counts, base: &Baseline) -> Result<(), CountError> {
     if counts.is_as_recorded() {
         return Ok(());
     }
-    if !counts.has_guests() && (0..recorded.vms.len()).all(|vm| counts.of_vm(vm) == 0) {
+    let recorded = &base.recorded;
+    let vms = recorded.vms.len();
+    if !counts.has_guests() && (0..vms).all(|vm| counts.of_vm(vm) == 0) {
         return Err(CountError::Empty);
     }
-    let recording = &recorded.recording;
-    let bytes = counts.bytes(recording);
+    let own = recorded.vms.iter().enumerate().map(|(vm, name)| {
+        let copies = counts.of_vm(vm).saturating_sub(1);
+        (name, copies, copy_bytes(&recorded.recording, vm))
+    });
+    let guests = (vms..).zip(&base.added).map(|(vm, added)| {
+        let each = copy_bytes(added.demand.recording(), added.demand.vm());
+        (&added.name, counts.of_guest(vm), each)
+    });
+    let (mut bytes, mut largest) = (0u64, (0, "", 0));
+    for (name, copies, each) in own.chain(guests) {
+        let total = u64::from(copies).saturating_mul(each);
+        bytes = bytes.saturating_add(total);
+        largest = largest.max((total, name.as_str(), each));
+    }
     if bytes <= MOST_BYTES {
         return Ok(());
     }
-    let total = |&vm: &usize| {
-        let copies = u64::from(counts.of_vm(vm).saturating_sub(1));
-        copies.saturating_mul(copy_bytes(recording, vm))
-    };
-    let largest = (0..recorded.vms.len()).max_by_key(total).unwrap_or(0);
+    let (_, vm, each) = largest;
     Err(CountError::TooLarge {
         bytes,
-        vm: recorded.vms.get(largest).cloned().unwrap_or_default(),
-        each: copy_bytes(recording, largest),
+        vm: vm.to_owned(),
+        each,
     })
 }
 

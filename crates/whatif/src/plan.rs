@@ -104,7 +104,7 @@ impl Plan {
         let mut assumed = base.assumed.clone();
         self.pins().for_each(|pin| pin.apply(&mut assumed));
         let settings: Vec<Setting> = self.settings().cloned().collect();
-        let counts = count::counts(&settings, &base.recorded)?;
+        let counts = count::counts(&settings, base)?;
         let cpus = count::host_cpus(&settings, &base.recorded)?;
         apply(&mut base.config.clone(), &settings, &base.recorded.vms)?;
         if let Some(cpus) = &cpus {

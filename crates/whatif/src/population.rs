@@ -176,7 +176,7 @@ pub fn populations_with(
         for count in list {
             base.set_count(&mut prepared.counts, count)?;
         }
-        check(&prepared.counts, &base.recorded)?;
+        check(&prepared.counts, base)?;
         plans.push(prepared);
     }
     let replay_one = |plan: &Prepared, seed| {

@@ -116,6 +116,14 @@ fn assumptions(base: &Baseline, plan: &Prepared) -> Vec<String> {
             format!("copies of {name} may use the CPUs that {name} may: {cpus}")
         }));
     }
+    for (vm, added) in (base.recorded.vms.len()..).zip(&base.added) {
+        if plan.counts.of_guest(vm) > 0 {
+            lines.push(format!(
+                "{}; it does here what it did there, from another time of that recording on, on every CPU",
+                added.source
+            ));
+        }
+    }
     if plan.counts.removed().next().is_some() {
         lines.push(
             "tasks that a removed VM woke wake at the recorded times; what host tasks did for it stays"

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_lab::knobs::{KnobError, Setting, split_setting};
-use stealtime_simulator::config::{CfsKnobs, Config};
+use stealtime_lab::knobs::{KnobError, Part, Setting, split_setting, vm_knob};
+use stealtime_simulator::config::{CfsKnobs, Config, VmConfig};
 
+use crate::added::AddedVm;
 use crate::answerable;
 use crate::baseline::Baseline;
 use crate::error::Error;
@@ -176,8 +177,29 @@ impl Question {
         vary: &[String],
         pins: &[String],
     ) -> Result<Self, Error> {
+        Self::parse_with_added(recorded, facts, set, vary, pins, &[])
+    }
+
+    /// The same of a host to which VMs of other recordings are added: one of each, unless a setting counts
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn parse_with_added(
+        recorded: &Recorded,
+        facts: &HostFacts,
+        set: &[String],
+        vary: &[String],
+        pins: &[String],
+        added: &[AddedVm],
+    ) -> Result<Self, Error> {
         check_once(&set.iter().chain(vary).collect::<Vec<_>>())?;
         let mut trial = recorded.stub();
+        trial.vms.extend(added.iter().map(|vm| VmConfig {
+            name: vm.name().to_owned(),
+            ..VmConfig::default()
+        }));
         facts.apply_settings(&mut trial)?;
         // Whether the host's class has a knob is another question.
         trial.knobs.sched.cfs = Some(CfsKnobs::default());
@@ -185,11 +207,25 @@ impl Question {
             let (name, value) = split(text)?;
             Ok(Setting::parse(&trial, name, value)?)
         };
-        let set: Vec<Setting> = set
+        let mut set: Vec<Setting> = set
             .iter()
             .map(parse)
             .collect::<Result<_, QuestionError>>()?;
-        let variants = grid(&set, vary, &trial)?;
+        let mut variants = grid(&set, vary, &trial)?;
+        for vm in added {
+            let is_count = |setting: &Setting| {
+                answerable::part(setting) == Some(Part::Count) && setting.is_for(vm.name())
+            };
+            if variants.iter().flatten().any(is_count) {
+                continue;
+            }
+            let name = vm_knob(vm.name(), "count");
+            let one = Setting::parse(&trial, &name, "1").map_err(QuestionError::from)?;
+            set.push(one.clone());
+            variants
+                .iter_mut()
+                .for_each(|variant| variant.push(one.clone()));
+        }
         for settings in &variants {
             check_together(settings, trial.clone())?;
         }

@@ -12,8 +12,9 @@ use clap::Args;
 use stealtime_report::html::whatif as page;
 use stealtime_report::json;
 use stealtime_report::terminal::whatif as tables;
-use stealtime_whatif::{Baseline, Document, Observation, Plan, Question, Recorded, Run};
+use stealtime_whatif::{AddedVm, Baseline, Document, Observation, Plan, Question, Recorded, Run};
 
+use crate::added_from::AddedFrom;
 use crate::args::{self, Form, Recording, Replayed};
 use crate::error::CliError;
 use crate::input::{self, Twice};
@@ -43,6 +44,7 @@ Examples:
   stealtime whatif trace.dat --vary kvm.halt_poll_ns=0,50000,200000,1000000
   stealtime whatif trace.dat --set sched.base_slice_ns=700us --report slice.html
   stealtime whatif trace.dat --pin vm0/0=0 --pin vm0/1=1
+  stealtime whatif trace.dat --with other.dat:db --set vm.db.count=2
   stealtime whatif trace.dat --auto
   stealtime whatif trace.dat --auto --set host.hz=1000 --json
   stealtime whatif trace.dat --set kvm.halt_poll_ns=0 --export both.pftrace
@@ -65,6 +67,11 @@ pub(crate) struct WhatIf {
     /// `VM=1:1 0-3` gives each vCPU one of them in turn (repeat for several)
     #[arg(long, value_name = "VM[/VCPU]=CPUS")]
     pin: Vec<String>,
+
+    /// Add this VM of another recording, under its name or another one (repeat for several): one of it, or as
+    /// many as --set vm.NAME.count says
+    #[arg(long = "with", value_name = "FILE:VM[=NAME]")]
+    with: Vec<AddedFrom>,
 
     /// Try the changes that the findings of `analyze` suggest, on top of --set and --pin, and rank them
     /// by guest time given back
@@ -106,7 +113,7 @@ pub(crate) struct WhatIf {
 
     /// Print the error of the replay of each recording below this directory, and nothing else
     #[arg(long, value_name = "DIR",
-        conflicts_with_all = ["trace", "set", "vary", "pin", "auto", "export", "report", "asked_seeds", "jobs",
+        conflicts_with_all = ["trace", "set", "vary", "pin", "with", "auto", "export", "report", "asked_seeds", "jobs",
             "yes"])]
     self_test: Option<PathBuf>,
 
@@ -194,6 +201,7 @@ impl WhatIf {
             .trace
             .iter()
             .chain(&self.host)
+            .chain(self.with.iter().map(|added| &added.file))
             .chain(self.replayed.files());
         let inputs: Vec<&Path> = unused.chain(several).map(PathBuf::as_path).collect();
         self.report.check(self.form.is_json(), &inputs)?;
@@ -229,8 +237,14 @@ impl WhatIf {
         let read = self.read(path, self.replayed.snapshot.as_ref())?;
         let facts = read.facts(self.host.as_deref())?;
         let recorded = read.recorded;
-        let question = Question::parse(&recorded, &facts, &self.set, &self.vary, &self.pin)?;
-        let base = Baseline::fit(recorded, facts, &question)?;
+        let added = self.with.iter().map(|added| added.read(&recorded));
+        let added: Vec<AddedVm> = added.collect::<Result<_, _>>()?;
+        let (set, vary, pins) = (&self.set, &self.vary, &self.pin);
+        let question = Question::parse_with_added(&recorded, &facts, set, vary, pins, &added)?;
+        let mut base = Baseline::fit(recorded, facts, &question)?;
+        for vm in added {
+            base.add(vm).map_err(stealtime_whatif::Error::from)?;
+        }
         Ok((base, question))
     }
 
@@ -344,7 +358,7 @@ impl WhatIf {
         let text = |(name, _): &(&str, bool)| {
             format!(
                 "{name} is not used: nothing is changed, so that the recording is replayed once as it \
-                 was; add --set, --vary, --pin or --auto"
+                 was; add --set, --vary, --pin, --with or --auto"
             )
         };
         is_given.map(text).collect()

@@ -5,6 +5,8 @@ use stealtime_events::{ExitReason, Kind};
 
 use super::{HACKBENCH, answer, common, complaint, edited, whatif};
 
+const CFS: &str = "svm-cfs/trace.dat";
+
 /// The recording without directed yields, which some knobs are about.
 fn without_yields(path: &std::path::Path) {
     let is_yield = |kind: Kind| match kind {
@@ -85,6 +87,50 @@ fn vms_and_cpus_are_counted() {
     assert!(given_back.is_some_and(|change| change < 0.0), "{copied}");
     let fewer = ask(&["host.cpus=1"]);
     assert_eq!(fewer["population"]["cpus"], 1);
+}
+
+/// A VM of another recording is there once, or as often as its knob says.
+#[test]
+fn a_vm_of_another_recording_is_counted() {
+    let foreign = format!("{CFS}:vm0=guest");
+    let ask = |more: &[&str]| {
+        let asked = [
+            &[HACKBENCH, "--json", "--seeds", "2", "--with", &foreign],
+            more,
+        ]
+        .concat();
+        let json: Value = serde_json::from_str(&answer(&asked)).expect("JSON");
+        json["variants"].clone()
+    };
+    let guests = |variant: &Value| {
+        let vms = variant["population"]["vms"].as_array().expect("VMs");
+        let guests = vms.iter().filter(|vm| vm["vm"] == "guest");
+        guests
+            .map(|vm| vm["name"].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let [guest, copy] = ["guest", "guest#2"].map(|name| Some(name.to_owned()));
+    let single = ask(&[]);
+    assert_eq!(single[0]["name"], "vm.guest.count=1");
+    assert_eq!(guests(&single[0]), std::slice::from_ref(&guest));
+    let varied = ask(&["--vary", "vm.guest.count=0,2"]);
+    assert!(varied[0].get("population").is_none(), "{}", varied[0]);
+    assert_eq!(guests(&varied[1]), [guest, copy]);
+    for (more, part) in [
+        (["--with", "none.dat"], "expected FILE:VM"),
+        (["--set", "vm.gest.count=1"], "did you mean `guest`?"),
+    ] {
+        let asked = [&[HACKBENCH, "--with", &foreign], &more[..]].concat();
+        let error = complaint(&asked);
+        assert!(error.contains(part), "{more:?}: {error}");
+    }
+    let error = complaint(&[HACKBENCH, "--with", &format!("{CFS}:vm00")]);
+    assert!(error.contains("has no VM vm00; did you mean"), "{error}");
+    let error = complaint(&[HACKBENCH, "--with", &format!("{CFS}:vm0")]);
+    assert!(
+        error.contains("give the other one a name by FILE:VM=NAME"),
+        "{error}"
+    );
 }
 
 #[test]
