@@ -136,28 +136,28 @@ pub(crate) fn check(counts: &Counts, base: &Baseline) -> Result<(), CountError> 
     if !counts.has_guests() && (0..vms).all(|vm| counts.of_vm(vm) == 0) {
         return Err(CountError::Empty);
     }
-    let own = recorded.vms.iter().enumerate().map(|(vm, name)| {
+    let copied = recorded.vms.iter().enumerate().map(|(vm, name)| {
         let copies = counts.of_vm(vm).saturating_sub(1);
         (name, copies, copy_bytes(&recorded.recording, vm))
     });
     let guests = (vms..).zip(&base.added).map(|(vm, added)| {
-        let each = copy_bytes(added.demand.recording(), added.demand.vm());
-        (&added.name, counts.of_guest(vm), each)
+        let copy = copy_bytes(added.demand.recording(), added.demand.vm());
+        (&added.name, counts.of_guest(vm), copy)
     });
     let (mut bytes, mut largest) = (0u64, (0, "", 0));
-    for (name, copies, each) in own.chain(guests) {
-        let total = u64::from(copies).saturating_mul(each);
+    for (name, copies, copy) in copied.chain(guests) {
+        let total = u64::from(copies).saturating_mul(copy);
         bytes = bytes.saturating_add(total);
-        largest = largest.max((total, name.as_str(), each));
+        largest = largest.max((total, name.as_str(), copy));
     }
     if bytes <= MOST_BYTES {
         return Ok(());
     }
-    let (_, vm, each) = largest;
+    let (_, vm, copy) = largest;
     Err(CountError::TooLarge {
         bytes,
         vm: vm.to_owned(),
-        each,
+        each: copy,
     })
 }
 

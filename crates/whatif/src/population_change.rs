@@ -119,7 +119,7 @@ fn assumptions(base: &Baseline, plan: &Prepared) -> Vec<String> {
     for (vm, added) in (base.recorded.vms.len()..).zip(&base.added) {
         if plan.counts.of_guest(vm) > 0 {
             lines.push(format!(
-                "{}; it does here what it did there, from another time of that recording on, on every CPU",
+                "{}; its recorded demand begins at a time that the seed draws, and it may use every CPU",
                 added.source
             ));
         }

@@ -220,11 +220,11 @@ impl Question {
                 continue;
             }
             let name = vm_knob(vm.name(), "count");
-            let one = Setting::parse(&trial, &name, "1").map_err(QuestionError::from)?;
-            set.push(one.clone());
+            let single = Setting::parse(&trial, &name, "1").map_err(QuestionError::from)?;
+            set.push(single.clone());
             variants
                 .iter_mut()
-                .for_each(|variant| variant.push(one.clone()));
+                .for_each(|variant| variant.push(single.clone()));
         }
         for settings in &variants {
             check_together(settings, trial.clone())?;

@@ -1,13 +1,11 @@
 //! VMs moved between hosts, as a page.
 
-use stealtime_whatif::capacity::{
-    Check, Figure, Limit, Outcome, Point, RebalanceDocument, with_band,
-};
+use stealtime_whatif::capacity::{Check, Figure, Limit, Outcome, RebalanceDocument, with_band};
 
 use super::{Axis, Cell, Chart, Interval, Lead, Mark, Page, Table};
 use crate::count;
 use crate::terminal::fit::figure;
-use crate::terminal::rebalance::{assumed, limits, named, outcome};
+use crate::terminal::rebalance::{HostState, assumed, limits, moved, named, outcome, recorded};
 use crate::whatif_text::{PARTIAL_RECORDING, errors};
 
 /// All of it; `command` does it again.
@@ -136,21 +134,15 @@ fn row(path: &str, state: &str, check: &Check) -> Interval {
 fn tables(document: &RebalanceDocument, page: &mut Page) {
     let rebalance = &document.rebalance;
     page.section("Step by step");
-    let before = rebalance.hosts.iter();
-    let before = before.map(|host| (host.host.as_str(), Some(&host.before)));
-    table("As recorded".to_owned(), &before.collect::<Vec<_>>(), page);
+    table("As recorded".to_owned(), &recorded(rebalance), page);
     for (number, step) in (1..).zip(&rebalance.moves) {
         let number: usize = number;
         let title = format!("Move {number}: {}", step.shown());
-        let hosts = [
-            (step.source.as_str(), step.source_after.as_ref()),
-            (step.destination.as_str(), Some(&step.destination_after)),
-        ];
-        table(title, &hosts, page);
+        table(title, &moved(step), page);
     }
 }
 
-fn table(title: String, hosts: &[(&str, Option<&Point>)], page: &mut Page) {
+fn table(title: String, hosts: &[HostState<'_>], page: &mut Page) {
     let heads = [
         "host",
         "VM",
@@ -165,11 +157,11 @@ fn table(title: String, hosts: &[(&str, Option<&Point>)], page: &mut Page) {
         "±: 95 % of single replays, and the error of the replay as recorded. Work: in percent of the VM's \
          work alone on the host, where a limit is of it.",
     );
-    for (path, point) in hosts {
+    for HostState { host, point } in hosts {
         for vm in point.iter().flat_map(|point| &point.vms) {
             let busy = point.map_or(0.0, |point| point.busy_percent);
             let cells = [
-                (*path).to_owned(),
+                (*host).to_owned(),
                 vm.vm.clone(),
                 format!("{busy:.0}"),
                 figure(vm, Figure::Ready),

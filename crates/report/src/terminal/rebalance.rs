@@ -2,7 +2,7 @@
 
 use stealtime_whatif::CLOSE;
 use stealtime_whatif::capacity::{
-    Figure, HostRecording, Outcome, Point, PointVm, Rebalance, RebalanceDocument,
+    Figure, HostRecording, Migration, Outcome, Point, PointVm, Rebalance, RebalanceDocument,
 };
 
 use super::fit::{figure, limits_line, paragraph};
@@ -31,18 +31,12 @@ pub fn render(document: &RebalanceDocument, style: Style) -> String {
     screen.text.push('\n');
     paragraph(&mut screen, 0, &limits(rebalance));
     screen.heading("As recorded");
-    let hosts = rebalance.hosts.iter();
-    let hosts = hosts.map(|host| (host.host.as_str(), Some(&host.before)));
-    table(rebalance, &hosts.collect::<Vec<_>>(), &mut screen);
+    table(rebalance, &recorded(rebalance), &mut screen);
     for (number, step) in (1..).zip(&rebalance.moves) {
         let number: usize = number;
         let title = format!("Move {number}: {}", step.shown());
         screen.heading(&escape::terminal(&title));
-        let hosts = [
-            (step.source.as_str(), step.source_after.as_ref()),
-            (step.destination.as_str(), Some(&step.destination_after)),
-        ];
-        table(rebalance, &hosts, &mut screen);
+        table(rebalance, &moved(step), &mut screen);
     }
     paragraph(&mut screen, 2, LEGEND);
     screen.heading("Left out");
@@ -147,8 +141,32 @@ pub(crate) fn outcome(point: &Point, vm: &PointVm) -> &'static str {
     }
 }
 
+/// A host in one state; `None` without VMs.
+pub(crate) struct HostState<'p> {
+    pub(crate) host: &'p str,
+    pub(crate) point: Option<&'p Point>,
+}
+
+/// All hosts as recorded.
+pub(crate) fn recorded(rebalance: &Rebalance) -> Vec<HostState<'_>> {
+    let states = rebalance.hosts.iter().map(|host| HostState {
+        host: &host.host,
+        point: Some(&host.before),
+    });
+    states.collect()
+}
+
+/// The two hosts of a move after it.
+pub(crate) fn moved(step: &Migration) -> [HostState<'_>; 2] {
+    let state = |host, point| HostState { host, point };
+    [
+        state(&step.source, step.source_after.as_ref()),
+        state(&step.destination, Some(&step.destination_after)),
+    ]
+}
+
 /// Each VM of some hosts; a host without VMs has a row.
-fn table(rebalance: &Rebalance, hosts: &[(&str, Option<&Point>)], screen: &mut Screen) {
+fn table(rebalance: &Rebalance, hosts: &[HostState<'_>], screen: &mut Screen) {
     let has_work = rebalance
         .limits
         .iter()
@@ -164,16 +182,16 @@ fn table(rebalance: &Rebalance, hosts: &[(&str, Option<&Point>)], screen: &mut S
     columns.extend(has_work.then_some(number("work")));
     columns.push(text("limits"));
     let mut grid = Grid::new(&columns);
-    for (path, point) in hosts {
+    for HostState { host, point } in hosts {
         let Some(point) = point else {
-            let mut cells = vec![(*path).to_owned(), "-".to_owned(), "no VM".to_owned()];
+            let mut cells = vec![(*host).to_owned(), "-".to_owned(), "no VM".to_owned()];
             cells.resize(columns.len(), "-".to_owned());
             grid.row(cells);
             continue;
         };
         for vm in &point.vms {
             let mut cells = vec![
-                (*path).to_owned(),
+                (*host).to_owned(),
                 format!("{:.0} %", point.busy_percent),
                 vm.vm.clone(),
                 figure(vm, Figure::Ready),

@@ -68,8 +68,8 @@ pub(crate) struct WhatIf {
     #[arg(long, value_name = "VM[/VCPU]=CPUS")]
     pin: Vec<String>,
 
-    /// Add this VM of another recording, under its name or another one (repeat for several): one of it, or as
-    /// many as --set vm.NAME.count says
+    /// Add this VM of another recording (repeat for several): one of it, or as many as --set vm.NAME.count
+    /// says. NAME is its name on this host
     #[arg(long = "with", value_name = "FILE:VM[=NAME]")]
     with: Vec<AddedFrom>,
 

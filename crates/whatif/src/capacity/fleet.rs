@@ -72,30 +72,36 @@ pub fn host_names(paths: &[String]) -> Vec<String> {
     }
 }
 
+/// A host with the names of its VMs.
+pub(crate) struct HostNames<'n> {
+    pub(crate) host: &'n str,
+    pub(crate) vms: &'n [String],
+}
+
 /// All VMs of several hosts: `web`, or `web@host2.dat` where two hosts have a web.
 ///
 /// # Errors
 ///
 /// [`FitError::TwoVmsOn`]: two VMs of one host have one name.
-pub(crate) fn named(hosts: &[(&str, &[String])]) -> Result<Vec<FleetVm>, FitError> {
+pub(crate) fn named(hosts: &[HostNames<'_>]) -> Result<Vec<FleetVm>, FitError> {
     let mut vms = Vec::new();
-    for (home, (host_name, names)) in hosts.iter().enumerate() {
+    for (home, HostNames { host, vms: names }) in hosts.iter().enumerate() {
         let mut known = BTreeSet::new();
         for name in *names {
             if !known.insert(name) {
                 return Err(FitError::TwoVmsOn {
-                    host: (*host_name).to_owned(),
+                    host: (*host).to_owned(),
                     name: name.clone(),
                 });
             }
             let mut namesakes = hosts.iter().enumerate();
             let is_shared =
-                namesakes.any(|(host, (_, names))| host != home && names.contains(name));
+                namesakes.any(|(index, known)| index != home && known.vms.contains(name));
             vms.push(FleetVm {
                 home,
                 home_name: name.clone(),
                 name: match is_shared {
-                    true => format!("{name}@{host_name}"),
+                    true => format!("{name}@{host}"),
                     false => name.clone(),
                 },
             });
@@ -120,10 +126,11 @@ pub struct FleetVms {
 /// [`FitError::TwoVmsOn`]; the reason if no VM can be on another host.
 pub fn join(hosts: &mut [Baseline], names: &[String]) -> Result<FleetVms, FitError> {
     let pairs = names.iter().map(String::as_str).zip(hosts.iter());
-    let pairs: Vec<(&str, &[String])> = pairs
-        .map(|(name, base)| (name, base.recorded().vms.as_slice()))
-        .collect();
-    let vms = named(&pairs)?;
+    let pairs = pairs.map(|(host, base)| HostNames {
+        host,
+        vms: &base.recorded().vms,
+    });
+    let vms = named(&pairs.collect::<Vec<_>>())?;
     let mut refused: Vec<AddError> = Vec::new();
     let mut added: Vec<Vec<AddedVm>> = Vec::new();
     for (host, base) in hosts.iter().enumerate() {

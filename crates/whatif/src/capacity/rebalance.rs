@@ -385,11 +385,11 @@ pub fn rebalance<R: Replays + ?Sized>(
     let moves = search.migrations(&start, &path)?;
     let mut hosts = Vec::new();
     for (host, replays) in fleet.hosts.iter().enumerate() {
-        let before = search.point(&start, host).cloned();
+        let recorded = search.point(&start, host).cloned();
         hosts.push(HostChange {
             host: fleet.host_name(host).to_owned(),
             cpus: replays.cpus(),
-            before: before.ok_or(FitError::Stopped)?,
+            before: recorded.ok_or(FitError::Stopped)?,
             after: search.point(&path.places, host).cloned(),
         });
     }

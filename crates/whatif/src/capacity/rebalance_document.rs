@@ -95,17 +95,17 @@ impl RebalanceDocument {
         replays: usize,
         rebalance: Rebalance,
     ) -> Self {
-        let own = hosts.iter().flat_map(|base| recorded_vms(&base.recorded));
-        let vms = own.zip(&fleet.vms).map(|(own, vm)| HostVm {
+        let recorded = hosts.iter().flat_map(|base| recorded_vms(&base.recorded));
+        let vms = recorded.zip(&fleet.vms).map(|(figures, vm)| HostVm {
             name: vm.name.clone(),
-            ..own
+            ..figures
         });
         let vms: Vec<HostVm> = vms.collect();
         let spans = hosts.iter().map(|base| base.recorded.recording.span_ns);
         let own_wakeups = hosts.iter().zip(wakeups);
         // Those of VMs to add follow.
         let own_wakeups =
-            own_wakeups.flat_map(|(base, all)| all.iter().take(base.recorded.vms.len()));
+            own_wakeups.flat_map(|(base, wakeups)| wakeups.iter().take(base.recorded.vms.len()));
         let own_wakeups: Vec<usize> = own_wakeups.copied().collect();
         let mut unknown = unknown(&vms, spans.min().unwrap_or(0), &own_wakeups);
         unknown.extend(unknown_of_moves(&vms));

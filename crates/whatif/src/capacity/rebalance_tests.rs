@@ -1,6 +1,6 @@
 //! Moves between hosts with figures of a formula: ready time grows with demand beyond half of the CPUs.
 
-use crate::capacity::fleet::{Fleet, named};
+use crate::capacity::fleet::{Fleet, HostNames, named};
 use crate::capacity::rebalance::{Rebalance, rebalance};
 use crate::capacity::tests::{Formula, vm};
 use crate::capacity::{HostVm, Limit};
@@ -19,12 +19,9 @@ fn fleet_answer(hosts: Hosts<'_>, noise: f64, limits: &[&str]) -> Result<Rebalan
         .iter()
         .map(|vms| vms.iter().map(|vm| vm.0.to_owned()).collect());
     let names: Vec<Vec<String>> = names.collect();
-    let pairs: Vec<(&str, &[String])> = paths
-        .iter()
-        .map(String::as_str)
-        .zip(names.iter().map(Vec::as_slice))
-        .collect();
-    let vms = named(&pairs).map_err(|error| error.to_string())?;
+    let pairs = paths.iter().zip(&names);
+    let pairs = pairs.map(|(host, vms)| HostNames { host, vms });
+    let vms = named(&pairs.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
     let formula = |host: usize| {
         let own = hosts[host].iter().map(|own| vm(own.0, own.1, false));
         let demands = hosts.iter().flat_map(|vms| vms.iter().map(|vm| vm.1));

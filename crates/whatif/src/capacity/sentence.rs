@@ -159,6 +159,7 @@ fn fits(curve: &Curve, further: u32) -> String {
 fn crossing(curve: &Curve, failure: &Failure) -> String {
     let added = failure.count.saturating_sub(curve.first);
     let text = match (&curve.of, added) {
+        (Subject::Mix, 1) => format!("one more of each {}", effect(&failure.check, "makes")),
         (Subject::Mix, added) => format!("{added} more {}", effect(&failure.check, "make")),
         (Subject::Vm(_), 1) => format!("one more {}", effect(&failure.check, "makes")),
         (Subject::Vm(_), added) => {
@@ -250,11 +251,11 @@ impl Migration {
 /// The answer to which VMs to move between hosts.
 pub(crate) fn of_rebalance(answer: &Rebalance) -> String {
     let steps: Vec<String> = answer.moves.iter().map(Migration::shown).collect();
-    let before = answer.before.as_ref().map(|failure| {
+    let recorded = answer.before.as_ref().map(|failure| {
         let text = failing(failure, "");
         format!(" As recorded, {text}.")
     });
-    let before = before.unwrap_or_default();
+    let recorded = recorded.unwrap_or_default();
     let unsure = match answer.is_unsure() {
         true => " Within their bands some may still fail.",
         false => "",
@@ -274,7 +275,7 @@ pub(crate) fn of_rebalance(answer: &Rebalance) -> String {
             _ => " No single move suffices; fewer than these may, as not every set is tried.",
         };
         return format!(
-            "Move {}: with {moves} all limits hold on every host.{unsure}{fewest}{before}",
+            "Move {}: with {moves} all limits hold on every host.{unsure}{fewest}{recorded}",
             steps.join(", then ")
         );
     }
@@ -293,7 +294,7 @@ pub(crate) fn of_rebalance(answer: &Rebalance) -> String {
         ),
         _ => format!(
             "No moves are found with which all limits hold. The set that comes nearest moves {}: then \
-             {after}.{before} {tried}",
+             {after}.{recorded} {tried}",
             steps.join(", then ")
         ),
     }

@@ -36,10 +36,10 @@ pub(super) fn run(verb: &Fit, limits: &[Limit]) -> Result<(), CliError> {
     let jobs = args::threads(verb.jobs);
     let bar = RunProgress::unbounded("fit");
     let finished: Vec<AtomicUsize> = hosts.iter().map(|_| AtomicUsize::new(0)).collect();
-    let progress = finished.iter().map(|own| {
+    let progress = finished.iter().map(|counter| {
         let (bar, finished) = (&bar, &finished);
         move |replays: usize| {
-            own.store(replays, Ordering::Relaxed);
+            counter.store(replays, Ordering::Relaxed);
             bar.done(
                 finished
                     .iter()
