@@ -1,5 +1,5 @@
-//! `stealtime fit`: how many more VMs fit on the host of a recording, which one to take away, and which ones to
-//! move between hosts.
+//! `stealtime fit`: how many more VMs fit on the host of a recording, which one to take away, and which ones
+//! to move between hosts.
 
 mod rebalance;
 mod self_test;
