@@ -37,6 +37,8 @@ struct task_ctx {
 	u64 wanted_ns;
 	u32 domain;
 	u32 group;
+	/* The CPU that it runs on, or ran on last. */
+	u32 cpu;
 	/* Weight that its group counts; 0: not runnable. */
 	u32 counted;
 	/* Number of its vCPU in `vcpus`, + 1; 0: no vCPU. */
@@ -143,13 +145,11 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* A CPU. `want` is written under its run queue's lock, and by tracing programs on the CPU. */
+/* A CPU. `want` (st_want) is written under its run queue's lock, and by tracing programs on the CPU. */
 struct cpu_state {
-	s32 want;
-	s32 lender;
-	u64 want_slice;
+	u64 want;
+	/* Where the wanted task waits: another domain's queue has no such task. */
 	u32 want_domain;
-	bool want_timed;
 	/* The running task, if it runs on a loan. */
 	s32 borrower;
 	/* Deadline of the running task, and when it began. */
@@ -182,9 +182,14 @@ struct {
 	char message[512];
 } exit_record;
 
+static __always_inline struct cpu_state *cpu_at(u32 cpu)
+{
+	return &cpus[cpu & (MAX_CPUS - 1)];
+}
+
 static __always_inline struct cpu_state *this_cpu(void)
 {
-	return &cpus[bpf_get_smp_processor_id() & (MAX_CPUS - 1)];
+	return cpu_at(bpf_get_smp_processor_id());
 }
 
 static __always_inline void count(enum counter what, u64 n)

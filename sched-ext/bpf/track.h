@@ -2,8 +2,8 @@
 /*
  * IPI tracking: the vCPU that a spinning vCPU probably waits for.
  *
- * The words and rules of the crate stealtime-hypervisor (ipi_tracking, version 3 of the series:
- * an EOI clears only the record of its vector). sched-ext/arithmetic compares them to the bit.
+ * The words and rules of the crate stealtime-hypervisor (ipi_tracking::settle: an EOI clears only the record of
+ * its vector, as in version 3 of the series). sched-ext/arithmetic compares them to the bit.
  *
  * `outgoing` packs receiver (bits 0-23), vector (24-31), pending (32), and the low 24 bits of the
  * time (40-63), by which a reader detects a half-written pair.
@@ -66,8 +66,11 @@ ST_INLINE u32 st_ipi_sender(const struct st_ipi *ipi)
 	return ST_LOAD(ipi->sender) & ST_NO_VCPU;
 }
 
-/* EOI of `vector` at `me`, whose last sender is `from`: true if it settles that one's record. */
-ST_INLINE bool st_ipi_eoi(struct st_ipi *source, u32 from, struct st_ipi *target, u32 me, u32 vector)
+/*
+ * EOI of `vector` at `me`, whose last sender has `source`: true if it settles that record. The sender's name stays,
+ * as in ipi_tracking::settle: it may be that of a further IPI.
+ */
+ST_INLINE bool st_ipi_eoi(struct st_ipi *source, u32 me, u32 vector)
 {
 	u64 outgoing = ST_LOAD(source->outgoing);
 
@@ -75,11 +78,39 @@ ST_INLINE bool st_ipi_eoi(struct st_ipi *source, u32 from, struct st_ipi *target
 	    (outgoing >> ST_VECTOR_SHIFT & 0xff) != vector)
 		return false;
 	/* A concurrent newer record stays. */
-	if (__sync_val_compare_and_swap(&source->outgoing, outgoing, outgoing & ~ST_PENDING) !=
-	    outgoing)
-		return false;
-	__sync_val_compare_and_swap(&target->sender, (u64)from, ST_NO_VCPU);
-	return true;
+	return __sync_val_compare_and_swap(&source->outgoing, outgoing, outgoing & ~ST_PENDING) == outgoing;
+}
+
+/*
+ * The task that a CPU is to run next: its thread (bits 0-21), the thread that pays for it (22-43, 0: itself), its
+ * slice in us (44-62, 0: the slice that it has), and whether a timer ends the loan (63). One word, because a yield
+ * writes it under the run queue's lock, and a returned loan without (scx::Wanted of stealtime-hypervisor).
+ */
+#define ST_TID_BITS 22
+#define ST_TID_MASK ((1ULL << ST_TID_BITS) - 1)
+#define ST_SLICE_SHIFT (2 * ST_TID_BITS)
+#define ST_SLICE_MASK ((1ULL << 19) - 1)
+#define ST_TIMED (1ULL << 63)
+
+ST_INLINE u64 st_want(u32 tid, u32 lender, u64 slice_us, bool timed)
+{
+	return (tid & ST_TID_MASK) | (lender & ST_TID_MASK) << ST_TID_BITS |
+	       st_min(slice_us, ST_SLICE_MASK) << ST_SLICE_SHIFT | (timed ? ST_TIMED : 0);
+}
+
+ST_INLINE u32 st_want_tid(u64 want)
+{
+	return want & ST_TID_MASK;
+}
+
+ST_INLINE u32 st_want_lender(u64 want)
+{
+	return want >> ST_TID_BITS & ST_TID_MASK;
+}
+
+ST_INLINE u64 st_want_slice_us(u64 want)
+{
+	return want >> ST_SLICE_SHIFT & ST_SLICE_MASK;
 }
 
 #endif

@@ -22,10 +22,8 @@ static __always_inline struct vcpu *current_vcpu(u32 *slot)
 /* The lender runs next, if it is due. */
 static __always_inline void give_back(struct cpu_state *cpu, struct task_ctx *borrower)
 {
-	cpu->want_slice = 0;
-	cpu->lender = 0;
 	cpu->want_domain = borrower->domain;
-	cpu->want = borrower->lender;
+	ST_STORE(cpu->want, st_want(borrower->lender, 0, 0, false));
 }
 
 /*
@@ -155,7 +153,7 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 	if (vector < 0 || from >= MAX_VCPUS)
 		return 0;
 	source = vcpu_at(from);
-	if (!st_ipi_eoi(&source->ipi, from, &self->ipi, task->slot - 1, vector))
+	if (!st_ipi_eoi(&source->ipi, task->slot - 1, vector))
 		return 0;
 	count(IPIS_SETTLED, 1);
 	source->answered = true;

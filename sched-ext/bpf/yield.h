@@ -166,11 +166,8 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	} else {
 		forfeit(yielder);
 	}
-	cpu->want_slice = slice;
-	cpu->lender = loan ? from->pid : 0;
-	cpu->want_timed = timed;
 	cpu->want_domain = task->domain;
-	cpu->want = target->pid;
+	ST_STORE(cpu->want, st_want(target->pid, loan ? from->pid : 0, slice / 1000, timed));
 	task->wanted_ns = now;
 	if (!may_run_here) {
 		/* yield_to_local_force_resched: limited for each run queue. */
@@ -267,17 +264,20 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 /* In ops.dispatch: moves the wanted task to this CPU; true if it runs next. */
 static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 {
-	s32 tid = cpu->want, lender = cpu->lender;
-	u64 slice = cpu->want_slice;
-	u32 index = cpu->want_domain;
 	struct task_struct *p;
 	struct task_ctx *task;
+	u32 index = cpu->want_domain;
 	bool found = false;
+	s32 tid, lender;
+	u64 want, slice;
 	int seen = 0;
 
-	if (!tid)
+	if (!ST_LOAD(cpu->want))
 		return false;
-	cpu->want = 0;
+	want = __sync_lock_test_and_set(&cpu->want, 0);
+	tid = st_want_tid(want);
+	lender = st_want_lender(want);
+	slice = st_want_slice_us(want) * 1000;
 	bpf_for_each(scx_dsq, p, index, 0) {
 		if (p->pid == tid) {
 			if (!bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr))
@@ -290,7 +290,7 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 			if (found && task) {
 				task->lender = lender;
 				task->loan_ns = lender ? slice : 0;
-				task->loan_timed = cpu->want_timed;
+				task->loan_timed = want & ST_TIMED;
 			}
 			break;
 		}

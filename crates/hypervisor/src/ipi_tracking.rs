@@ -246,6 +246,15 @@ impl<W: AtomicWord> IpiContext<W> {
                 )
                 .is_ok()
     }
+
+    /// Clears the pending record of an IPI with this receiver and vector; true if there was one.
+    fn settle_ipi(&self, receiver: u32, vector: u8) -> bool {
+        self.settle(|outgoing| {
+            outgoing & FROM_GUEST == 0
+                && named(outgoing) == Some(receiver)
+                && (outgoing >> VECTOR_SHIFT) as u8 == vector
+        })
+    }
 }
 
 fn named(word: u64) -> Option<u32> {
@@ -510,6 +519,24 @@ pub fn is_ipi_receiver<W: AtomicWord>(
         .is_some_and(|awaited| awaited.receiver == candidate)
 }
 
+/// Settles the record of an IPI as [`eoi`] does with [`EoiRule::VectorMatched`], and keeps the sender's name.
+///
+/// `eoi` clears the name after the record. An IPI of the same sender between the two is recorded without a
+/// name. Its EOI settles nothing, and the sender awaits it for the whole window: variant `sender-cleared` of
+/// `scx-yield` in `stealtime check`. A name that stays costs one load at further EOIs.
+///
+/// # Errors
+/// [`NoSuchVcpu`].
+pub fn settle<W: AtomicWord>(
+    contexts: &[IpiContext<W>],
+    receiver: u32,
+    vector: u8,
+) -> Result<bool, NoSuchVcpu> {
+    let sender = context(contexts, receiver)?.last_sender();
+    let source = sender.and_then(|sender| contexts.get(sender as usize));
+    Ok(source.is_some_and(|source| source.settle_ipi(receiver, vector)))
+}
+
 /// Settles a sender's record as `receiver` ends an interrupt, and returns whether it did. `vector`
 /// is `None` for an EOI without an interrupt in service.
 ///
@@ -538,13 +565,7 @@ pub fn eoi<W: AtomicWord, E: Events>(
             let Some(vector) = vector else {
                 return Ok(false);
             };
-            let settled = source.is_some_and(|source| {
-                source.settle(|outgoing| {
-                    outgoing & FROM_GUEST == 0
-                        && named(outgoing) == Some(receiver)
-                        && (outgoing >> VECTOR_SHIFT) as u8 == vector
-                })
-            });
+            let settled = source.is_some_and(|source| source.settle_ipi(receiver, vector));
             if settled {
                 // Fails if another vCPU has sent an IPI since: its record stays.
                 let _ = target.sender.compare_exchange(

@@ -16,6 +16,7 @@ mod ipi_tracking;
 mod model;
 mod pi_notify;
 mod pi_timer;
+mod scx_yield;
 mod search;
 mod trace;
 mod wakeup_batch;

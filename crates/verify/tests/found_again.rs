@@ -320,6 +320,18 @@ fn vcpu_destroyed_while_an_ipi_is_recorded() {
 fn tracking_switched_off_and_still_believed() {
     caught("ipi-tracking", "knob-at-record", "disabled-at-once");
 }
+#[test]
+fn a_loan_charged_to_another_vcpu() {
+    caught("scx-yield", "split-words", "payer-whole");
+}
+#[test]
+fn a_wanted_vcpu_cleared_unseen() {
+    caught("scx-yield", "cleared-after", "wanted-kept");
+}
+#[test]
+fn an_ipi_sent_between_the_halves_of_an_eoi() {
+    caught("scx-yield", "sender-cleared", "answer-seen");
+}
 
 fn passes(protocol: &str, variant: &str, scene: &str, steps: Option<u32>) {
     let case = pick(protocol, variant, Some(scene));
@@ -342,6 +354,7 @@ fn sound_protocols_pass() {
     passes("clock", "odd-version", "master-clock", None);
     passes("ipi-tracking", "vector-matched", "three-vcpus", None);
     passes("ipi-tracking", "vector-matched", "life-and-death", None);
+    passes("scx-yield", "one-word", "two-cpus", None);
     passes("pi-timer", "preemption-timer", "deadlines", None);
     passes("pi-timer", "posted", "advance", None);
     passes("yield", "lag-credit", "one-cpu", None);

@@ -33,6 +33,26 @@ s64 host_spend(struct st_tokens *tokens, u64 per_mille, u64 burst_ns, u64 now_ns
 	return st_tokens_spend(tokens, per_mille, burst_ns, now_ns, vlag, target, weight);
 }
 
+u64 host_want(u32 tid, u32 lender, u64 slice_us, bool timed)
+{
+	return st_want(tid, lender, slice_us, timed);
+}
+
+u32 host_want_tid(u64 want)
+{
+	return st_want_tid(want);
+}
+
+u32 host_want_lender(u64 want)
+{
+	return st_want_lender(want);
+}
+
+u64 host_want_slice_us(u64 want)
+{
+	return st_want_slice_us(want);
+}
+
 bool host_is_due(u64 last_ns, u64 interval_ns, u64 now_ns)
 {
 	return st_is_due(last_ns, interval_ns, now_ns);
@@ -58,7 +78,7 @@ u32 host_sender(const struct st_ipi *ipi)
 	return st_ipi_sender(ipi);
 }
 
-bool host_eoi(struct st_ipi *source, u32 from, struct st_ipi *target, u32 me, u32 vector)
+bool host_eoi(struct st_ipi *source, u32 me, u32 vector)
 {
-	return st_ipi_eoi(source, from, target, me, vector);
+	return st_ipi_eoi(source, me, vector);
 }

@@ -40,6 +40,10 @@ unsafe extern "C" {
         target: i64,
         weight: u64,
     ) -> i64;
+    pub safe fn host_want(tid: u32, lender: u32, slice_us: u64, timed: bool) -> u64;
+    pub safe fn host_want_tid(want: u64) -> u32;
+    pub safe fn host_want_lender(want: u64) -> u32;
+    pub safe fn host_want_slice_us(want: u64) -> u64;
     pub safe fn host_is_due(last_ns: u64, interval_ns: u64, now_ns: u64) -> bool;
     pub safe fn host_reset(ipi: &mut HostIpi);
     pub safe fn host_record(
@@ -52,11 +56,5 @@ unsafe extern "C" {
     );
     pub safe fn host_awaited(ipi: &HostIpi, window_ns: u64, now_ns: u64) -> u32;
     pub safe fn host_sender(ipi: &HostIpi) -> u32;
-    pub safe fn host_eoi(
-        source: &mut HostIpi,
-        from: u32,
-        target: &mut HostIpi,
-        me: u32,
-        vector: u32,
-    ) -> bool;
+    pub safe fn host_eoi(source: &mut HostIpi, me: u32, vector: u32) -> bool;
 }

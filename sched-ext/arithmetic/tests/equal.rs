@@ -7,15 +7,16 @@ use proptest::prelude::*;
 use stealtime_bpf_arithmetic::{
     HostIpi, HostTokens, host_awaited, host_credit_lag, host_credit_shift, host_eoi,
     host_floor_div, host_is_due, host_mul_div, host_record, host_reset, host_sender, host_spend,
-    host_vtime,
+    host_vtime, host_want, host_want_lender, host_want_slice_us, host_want_tid,
 };
 use stealtime_hypervisor::ipi_tracking::{
-    IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record,
+    IpiContext, IpiKnobs, Unicast, confirmed_receiver, record, settle,
 };
 use stealtime_hypervisor::lag_credit::arithmetic::{
     CreditRequest, Tokens, credit_lag, credit_shift, is_due,
 };
 use stealtime_hypervisor::lag_credit::{Guard, LagCredit};
+use stealtime_hypervisor::scx::Wanted;
 
 const NEVER: u64 = u64::MAX;
 const NO_VCPU: u32 = (1 << 24) - 1;
@@ -91,6 +92,21 @@ proptest! {
     }
 
     #[test]
+    fn wanted_tasks_are_the_same_words(
+        thread in 1..1_u32 << 22,
+        lender in 0..1_u32 << 22,
+        slice_us in any_length(),
+        is_timed in any::<bool>(),
+    ) {
+        let word = Wanted { thread, lender, slice_us, is_timed }.to_word();
+        prop_assert_eq!(host_want(thread, lender, slice_us, is_timed), word);
+        let wanted = Wanted::from_word(word).unwrap();
+        prop_assert_eq!(host_want_tid(word), wanted.thread);
+        prop_assert_eq!(host_want_lender(word), wanted.lender);
+        prop_assert_eq!(host_want_slice_us(word), wanted.slice_us);
+    }
+
+    #[test]
     fn limits_are_equal(
         last in proptest::option::of(any_length()),
         gap in any_length(),
@@ -123,13 +139,11 @@ proptest! {
                     host_record(source, from, target, to, u32::from(vector), now_ns);
                 }
             } else if kind == 1 {
-                let settled = eoi(&contexts, &knobs, to, Some(vector), now_ns, &()).unwrap();
+                let settled = settle(&contexts, to, vector).unwrap();
                 let sender = host_sender(&words[b]);
-                let left = contexts[b].last_sender().unwrap_or(NO_VCPU);
-                prop_assert_eq!(left, if settled { NO_VCPU } else { sender });
-                if sender != NO_VCPU {
-                    let [source, target] = words.get_disjoint_mut([sender as usize, b]).unwrap();
-                    prop_assert_eq!(host_eoi(source, sender, target, to, u32::from(vector)), settled);
+                prop_assert_eq!(contexts[b].last_sender().unwrap_or(NO_VCPU), sender);
+                if let Some(source) = words.get_mut(sender as usize) {
+                    prop_assert_eq!(host_eoi(source, to, u32::from(vector)), settled);
                 } else {
                     prop_assert!(!settled);
                 }

@@ -34,6 +34,7 @@ mod member;
 mod queues;
 #[cfg(test)]
 mod tests;
+mod want;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -44,6 +45,7 @@ use domain::Domain;
 use groups::Groups;
 pub use loan::{Awaits, Outcome, Refusal, Served, Yielded};
 use member::Member;
+pub use want::{MOST_SLICE_US, WantWord, Wanted};
 
 /// `SCX_SLICE_DFL`: the slice that the kernel gives a task which has none, in ns.
 pub const SLICE_DFL_NS: u64 = 20_000_000;

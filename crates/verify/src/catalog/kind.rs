@@ -7,6 +7,7 @@ use crate::ipi_tracking::IpiTracking;
 use crate::model::{Choice, Model};
 use crate::pi_notify::{Config, PiNotify};
 use crate::pi_timer::{Config as TimerConfig, PiTimer};
+use crate::scx_yield::{Fault as ScxFault, ScxYield};
 use crate::search::{Limits, Outcome, explore};
 use crate::trace::{NoSuchStep, Trace, walk};
 use crate::wakeup_batch::{Fault as BatchFault, WakeupBatch};
@@ -23,6 +24,7 @@ pub(super) enum Kind {
     Restore(Change, RestoreFault),
     Lifecycle(LifecycleFault),
     Tracking(bool),
+    Scx(ScxFault),
 }
 
 /// What a caller does with a model.
@@ -87,6 +89,7 @@ impl Kind {
             Self::Restore(change, fault) => visitor.model(&ClockRestore::new(change, fault)),
             Self::Lifecycle(fault) => visitor.model(&IpiLifecycle::new(fault)),
             Self::Tracking(sound) => visitor.model(&IpiTracking::new(sound)),
+            Self::Scx(fault) => visitor.model(&ScxYield::new(fault)),
         }
     }
 
@@ -135,7 +138,8 @@ impl Kind {
             | Self::Clock(_)
             | Self::Restore(..)
             | Self::Lifecycle(_)
-            | Self::Tracking(_) => Vec::new(),
+            | Self::Tracking(_)
+            | Self::Scx(_) => Vec::new(),
         }
     }
 }

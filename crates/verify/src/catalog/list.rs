@@ -170,6 +170,26 @@ pub const PROTOCOLS: &[Protocol] = &[
         ],
         left_out: "more IPIs and vCPUs, the age of a record, hints by the guest",
     },
+    Protocol {
+        name: "scx-yield",
+        about: "scx_stealtime: tracked IPIs, yields and returned loans, each map update a step",
+        variants: SCX_YIELD,
+        properties: &[
+            (
+                "payer-whole",
+                "a vCPU that runs on a loan is charged to the vCPU that lent to it",
+            ),
+            (
+                "wanted-kept",
+                "a pick forgets no vCPU that it has not found",
+            ),
+            (
+                "answer-seen",
+                "no yield to a receiver by an exit that begins after its answer",
+            ),
+        ],
+        left_out: "more CPUs and vCPUs, other cache domains, vCPUs that end, timers, the slice's end",
+    },
 ];
 
 const PI_NOTIFY: &[Variant] = &[
@@ -322,5 +342,21 @@ const IPI_TRACKING: &[Variant] = &[
     faulty(
         "knob-at-record",
         "the knob is read at the IPI, not at the spin",
+    ),
+];
+
+const SCX_YIELD: &[Variant] = &[
+    sound(
+        "one-word",
+        "target, lender and slice are one word, taken by an exchange",
+    ),
+    faulty("split-words", "target and lender are words of their own"),
+    faulty(
+        "cleared-after",
+        "a pick reads the target and clears it later, without the run queue's lock",
+    ),
+    faulty(
+        "sender-cleared",
+        "an EOI clears the sender's name after the record, as in the series",
     ),
 ];

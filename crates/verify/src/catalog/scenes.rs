@@ -10,6 +10,7 @@ use crate::clock_restore::{Change, Fault as RestoreFault};
 use crate::ipi_lifecycle::Fault as LifecycleFault;
 use crate::pi_notify::{Barrier, Config};
 use crate::pi_timer::{Backend, Config as TimerConfig, Fault as TimerFault};
+use crate::scx_yield::Fault as ScxFault;
 use crate::wakeup_batch::Fault as BatchFault;
 use crate::yields::Config as YieldConfig;
 
@@ -43,6 +44,15 @@ pub(super) fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
             vec![("four-cpus", Kind::Batch(fault))]
         }
         "clock" => clock_scenes(variant.name),
+        "scx-yield" => {
+            let fault = match variant.name {
+                "split-words" => ScxFault::SplitWords,
+                "cleared-after" => ScxFault::ClearedAfter,
+                "sender-cleared" => ScxFault::SenderCleared,
+                _ => ScxFault::None,
+            };
+            vec![("two-cpus", Kind::Scx(fault))]
+        }
         _ => tracking_scenes(variant.name),
     };
     let case = |(scene, kind): (&str, Kind)| Case {
