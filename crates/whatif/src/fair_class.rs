@@ -5,6 +5,7 @@ use stealtime_replay::host;
 use stealtime_simulator::config::{Cfs, Config, SchedPolicy};
 
 use crate::baseline::Baseline;
+use crate::plan::Plan;
 use crate::question::{FEATURES, feature, words};
 
 /// The knob that chooses the class.
@@ -37,6 +38,20 @@ fn is_scx(settings: &[Setting], base: &Baseline) -> bool {
         Some(setting) => !setting.value().is_some_and(is_fair),
         None => base.config.knobs.sched.policy != SchedPolicy::Fair,
     }
+}
+
+/// What replays of these plans do with recorded moves, where one has `scx_stealtime`.
+pub(crate) fn dropped_moves(plans: &[Plan], base: &Baseline) -> Option<String> {
+    let has_scx = |plan: &Plan| {
+        let settings: Vec<Setting> = plan.settings().cloned().collect();
+        is_scx(&settings, base)
+    };
+    plans.iter().any(has_scx).then(|| {
+        format!(
+            "with {POLICY}=scx-stealtime recorded moves between CPUs are dropped: the queue that CPUs of a cache \
+             share places tasks"
+        )
+    })
 }
 
 /// Whether `scx_stealtime` knows a knob of the fair class.

@@ -5,6 +5,7 @@ use crate::baseline::Baseline;
 use crate::coverage;
 use crate::document::Document;
 use crate::error::Error;
+use crate::fair_class;
 use crate::gain::Outcome;
 use crate::plan::{Plan, Prepared};
 use crate::population_change::{self, PopulationChange};
@@ -12,6 +13,11 @@ use crate::replays::{self, Run};
 use crate::result::{self, Judged, Variant};
 
 impl Document {
+    /// Adds what replays of these plans assume. It is shown before they run.
+    pub fn add_assumptions(&mut self, base: &Baseline, plans: &[Plan]) {
+        self.assumed.extend(fair_class::dropped_moves(plans, base));
+    }
+
     /// Replays these plans and adds what they change.
     ///
     /// # Errors

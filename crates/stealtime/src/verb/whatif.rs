@@ -160,6 +160,7 @@ impl WhatIf {
         self.check_time(&base, plans.len())?;
         input::tell(&self.unused(plans.len()));
         let mut document = Document::new(path.display().to_string(), &base, not_answerable);
+        document.add_assumptions(&base, &plans);
         // The fit is printed before the variants run, which may take minutes.
         let has_tables = !self.form.is_json() && !self.report.is_stdout();
         if has_tables {

@@ -326,6 +326,9 @@ fn either_class_can_be_asked_for_and_what_it_has() {
     ] {
         let out = said(HACKBENCH, settings);
         assert!(out.contains("verdict: "), "{settings:?}: {out}");
+        let drops_moves = out.contains("recorded moves between CPUs are dropped");
+        let is_scx = settings[0] == "sched.policy=scx-stealtime";
+        assert_eq!(drops_moves, is_scx, "{settings:?}: {out}");
     }
     for (recording, setting, why) in [
         (cfs, "sched.base_slice_ns=3ms", "CFS has nothing of it"),

@@ -131,6 +131,7 @@ impl Fitted {
             (None, Err(error)) => (Vec::new(), vec![error.to_string()]),
         };
         let mut document = Document::new(path, base, reasons);
+        document.add_assumptions(base, &plans);
         let run = Run {
             seeds,
             jobs,
