@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod replayable;
 mod report;
+mod scheduler;
 mod verb;
 mod watched;
 mod when;

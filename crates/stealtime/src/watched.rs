@@ -1,7 +1,7 @@
 //! Samples of this host as it runs, or of a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use stealtime_trace::EventSource;
 
 use crate::error::CliError;
 use crate::output;
+use crate::scheduler::{PLACE, Scheduler};
 
 /// Time between rounds over the buffers of all CPUs: they hold seconds.
 pub(crate) const ROUND: Duration = Duration::from_millis(50);
@@ -48,6 +49,8 @@ pub(crate) struct Watched {
     facts: Facts,
     cost: Cost,
     cpu_before: Duration,
+    /// Where `scx_stealtime` publishes its counters; `None` for a recording.
+    scheduler: Option<PathBuf>,
 }
 
 enum Feed {
@@ -107,7 +110,9 @@ impl Watched {
                 missing.reason.text()
             ));
         }
-        Self::new(Feed::Host(Box::new(follower)), interval)
+        let mut watched = Self::new(Feed::Host(Box::new(follower)), interval);
+        watched.scheduler = Some(PathBuf::from(PLACE));
+        watched
     }
 
     /// A recording of the latest events, and the latest snapshot of the host; `None` of a recording.
@@ -152,7 +157,20 @@ impl Watched {
             facts: Facts::default(),
             cost: Cost::default(),
             cpu_before: Duration::ZERO,
+            scheduler: None,
         }
+    }
+
+    /// Reads the scheduler's counters from another file, also for a recording.
+    pub(crate) fn set_scheduler(&mut self, place: Option<&Path>) {
+        if let Some(place) = place {
+            self.scheduler = Some(place.to_owned());
+        }
+    }
+
+    /// What `scx_stealtime` has counted, if it schedules this host.
+    pub(crate) fn scheduler(&self) -> Option<Scheduler> {
+        Scheduler::read(self.scheduler.as_deref()?)
     }
 
     /// Takes the events that are due. Returns whether more may come.

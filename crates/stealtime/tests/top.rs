@@ -34,6 +34,61 @@ fn samples_are_text_or_lines_of_json() {
     }
 }
 
+/// What `scx_stealtime` publishes, with a name that a terminal must not see as it is.
+const SCHEDULER: &str = r#"{"version":1,"pid":7,"all_tasks":true,"yields":"receiver\u001b[31m",
+    "counts":{"yield_directed":30,"yield_receiver":20,"yield_nominee":4,"refused_guard":6,
+    "lent_ns":1500000000,"yield_to_run_ns":48000},"yield_to_run_us":[0,0,3,20,1],
+    "groups":[{"cgroup_id":0,"weight":100,"runtime_ns":2000000000},
+    {"cgroup_id":9,"weight":300,"runtime_ns":7}],"vcpus":2,"group_paths":["/vms/\"web\"",""]}"#;
+
+#[test]
+fn a_loaded_scheduler_is_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sched.json");
+    std::fs::write(&file, SCHEDULER).expect("written");
+    let file = file.to_string_lossy();
+    let first = ["--replay", RECORDING, "--for", "1s", "--scheduler", &file];
+    let (status, out, _) = run(&mut stealtime(&[&["top", "--batch"][..], &first].concat()));
+    assert_eq!(status, Some(0));
+    // Nothing since the start of `top`.
+    assert!(
+        out.contains("receiver\\u{1b}[31m: 0 yields, 0 to the"),
+        "{out}"
+    );
+    let (_, out, _) = run(&mut stealtime(&[&["top", "--json"][..], &first].concat()));
+    let line: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(line["scheduler"]["counts"]["yield_receiver"], 20);
+    let last = [
+        "metrics",
+        "--textfile",
+        "-",
+        "--replay",
+        RECORDING,
+        "--scheduler",
+        &file,
+    ];
+    let (status, out, _) = run(&mut stealtime(&last));
+    assert_eq!(status, Some(0));
+    for line in [
+        "stealtime_sched_yields_total{outcome=\"served\",reason=\"receiver\"} 20",
+        "stealtime_sched_yields_total{outcome=\"refused\",reason=\"guard\"} 6",
+        "stealtime_sched_lent_seconds_total 1.5",
+        "stealtime_sched_yield_to_run_seconds_bucket{le=\"8e-06\"} 23",
+        "stealtime_sched_yield_to_run_seconds_count 24",
+        "stealtime_sched_group_seconds_total{cgroup=\"/vms/\\\"web\\\"\"} 2",
+    ] {
+        assert!(
+            out.lines().any(|found| found.starts_with(line)),
+            "{line}\n{out}"
+        );
+    }
+    assert_eq!(
+        out.matches("stealtime_sched_group_weight{").count(),
+        1,
+        "{out}"
+    );
+}
+
 #[test]
 fn a_file_has_the_metrics_of_a_recording() {
     let metrics = [

@@ -1,5 +1,6 @@
 //! `stealtime metrics`.
 
+mod scheduler;
 mod serve;
 mod text;
 mod totals;
@@ -67,6 +68,10 @@ pub(crate) struct Metrics {
     /// Export this recording instead of the host
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
     replay: Option<PathBuf>,
+
+    /// Read the counters of scx_stealtime from this file
+    #[arg(long, value_name = "FILE", hide = true)]
+    scheduler: Option<PathBuf>,
 }
 
 impl Metrics {
@@ -85,6 +90,7 @@ impl Metrics {
             Some(path) => Watched::recording(path, self.interval, false)?,
             None => Watched::host(self.interval, self.buffer.map(|mib| mib * 1024))?,
         };
+        watched.set_scheduler(self.scheduler.as_deref());
         if self.replay.is_none() {
             // The folder of the file may belong to another user.
             stealtime_live::drop_capabilities(self.textfile.is_some());
@@ -122,6 +128,7 @@ impl Metrics {
             while let Some((sample, cost)) = watched.sample() {
                 let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                 totals.add(&sample, &cost, |pid| watched.facts(pid));
+                totals.scheduler = watched.scheduler();
             }
             let is_over = self.duration.is_some_and(|limit| began.elapsed() >= limit);
             if !goes_on || is_over || stop.load(Ordering::Relaxed) {

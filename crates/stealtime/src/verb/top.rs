@@ -76,6 +76,10 @@ pub(crate) struct Top {
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
     replay: Option<PathBuf>,
 
+    /// Read the counters of scx_stealtime from this file
+    #[arg(long, value_name = "FILE", hide = true)]
+    scheduler: Option<PathBuf>,
+
     #[command(flatten)]
     form: Form,
 }
@@ -92,6 +96,7 @@ impl Top {
                 Watched::host(self.interval, buffer_kb)?
             }
         };
+        watched.set_scheduler(self.scheduler.as_deref());
         let shape = Shape {
             sort: self.sort,
             reverse: self.reverse,

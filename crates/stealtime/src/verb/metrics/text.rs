@@ -8,6 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use stealtime_collector::{Classes, EDGES_NS};
 
+use super::scheduler;
 use super::totals::{Labels, Totals, VmTotals};
 
 /// OpenMetrics.
@@ -34,7 +35,7 @@ fn registry(totals: &Totals) -> Registry {
 #[derive(Debug)]
 struct Exported(Totals);
 
-fn seconds(ns: u64) -> f64 {
+pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
@@ -46,9 +47,9 @@ fn labelled(labels: &Labels, name: &'static str, value: &str) -> Labels {
 }
 
 /// Values of a metric, by their labels.
-type Values<N> = Vec<(Labels, N)>;
+pub(super) type Values<N> = Vec<(Labels, N)>;
 
-fn counters(
+pub(super) fn counters(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -63,7 +64,7 @@ fn counters(
 }
 
 /// The same of times in ns, which become seconds.
-fn times(
+pub(super) fn times(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -78,7 +79,7 @@ fn times(
     Ok(())
 }
 
-fn gauges(
+pub(super) fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -213,6 +214,10 @@ impl Exported {
 impl Collector for Exported {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_vms(&mut encoder)?;
-        self.encode_host(&mut encoder)
+        self.encode_host(&mut encoder)?;
+        match &self.0.scheduler {
+            Some(counted) => scheduler::encode(&mut encoder, counted, self.0.max_vms()),
+            None => Ok(()),
+        }
     }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use stealtime_collector::{Classes, Sample, Times, Vm};
 
+use crate::scheduler::Scheduler;
 use crate::watched::{Cost, VmFacts};
 
 /// Exit reasons of a VM that are kept apart; further ones are [`OTHERS`].
-const MAX_REASONS: usize = 64;
+pub(super) const MAX_REASONS: usize = 64;
 /// Longest value of a label, in characters.
 const MAX_LABEL: usize = 200;
 /// A VM that no sample had for so long, in ns of the trace's clock, has ended.
@@ -51,6 +52,8 @@ pub(super) struct Totals {
     pub(super) partial: u64,
     /// CPU time of this process, in ns.
     pub(super) collector_ns: Option<u64>,
+    /// What scx_stealtime has counted, if it schedules the host.
+    pub(super) scheduler: Option<Scheduler>,
     max_vms: usize,
 }
 
@@ -61,6 +64,11 @@ impl Totals {
             max_vms,
             ..Self::default()
         }
+    }
+
+    /// VMs, and control groups, with metrics of their own.
+    pub(super) const fn max_vms(&self) -> usize {
+        self.max_vms
     }
 
     /// Adds a sample. `facts` knows the VMs of processes.
@@ -154,7 +162,7 @@ impl VmTotals {
 }
 
 /// A label's value, cut to its longest length.
-fn shortened(value: &str) -> String {
+pub(super) fn shortened(value: &str) -> String {
     value.chars().take(MAX_LABEL).collect()
 }
 

@@ -10,6 +10,7 @@ use stealtime_collector::Sample;
 use super::view::{self, Column, Shape};
 use crate::error::CliError;
 use crate::output;
+use crate::scheduler::Scheduler;
 use crate::watched::{Cost, ROUND, Watched};
 
 /// A line of JSON.
@@ -18,6 +19,9 @@ struct Line<'s> {
     #[serde(flatten)]
     sample: &'s Sample,
     collector: Cost,
+    /// What scx_stealtime has counted since it was loaded, if it schedules this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduler: Option<Scheduler>,
 }
 
 /// Writes samples until `duration` is over, the recording ends, or Ctrl-C.
@@ -31,11 +35,20 @@ pub(super) fn run(
     let stop = output::stop_by_interrupt();
     let began = Instant::now();
     let mut first = None;
+    let mut former = watched.scheduler();
     loop {
         let goes_on = watched.poll()?;
         while let Some((mut sample, cost)) = watched.sample() {
             let first = *first.get_or_insert(sample.start_ns);
-            write(&mut sample, cost, shape, limit, is_json)?;
+            let scheduler = watched.scheduler();
+            if is_json {
+                write_json(&mut sample, cost, shape, scheduler)?;
+            } else {
+                let line = scheduler.as_ref().map(|now| now.line(former.as_ref()));
+                let text = text(&sample, &cost, shape, limit, line.as_deref());
+                output::to_stdout(|writer| writer.write_all(text.as_bytes()))?;
+                former = scheduler;
+            }
             // By the trace's clock: the last sample is whole, however late it comes.
             let shown = Duration::from_nanos(sample.end_ns.saturating_sub(first));
             if duration.is_some_and(|duration| shown >= duration) {
@@ -54,17 +67,12 @@ pub(super) fn run(
     }
 }
 
-fn write(
+fn write_json(
     sample: &mut Sample,
     collector: Cost,
     shape: &Shape,
-    limit: usize,
-    is_json: bool,
+    scheduler: Option<Scheduler>,
 ) -> Result<(), CliError> {
-    if !is_json {
-        let text = text(sample, &collector, shape, limit);
-        return output::to_stdout(|writer| writer.write_all(text.as_bytes()));
-    }
     let shown: Vec<i32> = view::vms(sample, shape)
         .iter()
         .map(|vm| first_tid(vm))
@@ -73,7 +81,11 @@ fn write(
         |vm: &stealtime_collector::Vm| shown.iter().position(|&tid| tid == first_tid(vm));
     sample.vms.retain(|vm| position(vm).is_some());
     sample.vms.sort_by_key(position);
-    let line = Line { sample, collector };
+    let line = Line {
+        sample,
+        collector,
+        scheduler,
+    };
     let mut text = serde_json::to_string(&line).unwrap_or_default();
     text.push('\n');
     output::to_stdout(|writer| writer.write_all(text.as_bytes()))
@@ -83,14 +95,24 @@ fn first_tid(vm: &stealtime_collector::Vm) -> i32 {
     vm.vcpus.first().map_or(0, |vcpu| vcpu.tid)
 }
 
-/// A sample as a table.
-fn text(sample: &Sample, cost: &Cost, shape: &Shape, limit: usize) -> String {
+/// A sample as a table, with the line of a loaded scheduler.
+fn text(
+    sample: &Sample,
+    cost: &Cost,
+    shape: &Shape,
+    limit: usize,
+    scheduler: Option<&str>,
+) -> String {
     let mut text = format!(
         "{:.2} s: {}\n{}\n",
         sample.length_ns() as f64 / 1e9,
         view::summary(sample, cost),
         view::cpus(sample)
     );
+    if let Some(line) = scheduler {
+        text.push_str(line);
+        text.push('\n');
+    }
     let rows = view::rows(sample, shape);
     let vms = rows.iter().filter(|row| !row.is_vcpu).count();
     let mut begun = 0;

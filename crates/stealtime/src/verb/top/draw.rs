@@ -52,7 +52,7 @@ const MEANINGS: [&str; 8] = [
 /// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     let [head, body, foot] = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(2 + u16::from(app.scheduler.is_some())),
         Constraint::Min(1),
         Constraint::Length(1),
     ])
@@ -94,7 +94,9 @@ fn head_lines(app: &App) -> Vec<Line<'static>> {
     if app.is_over {
         first.push(Span::raw("  the recording is over"));
     }
-    vec![Line::from(first), Line::from(view::cpus(sample))]
+    let mut lines = vec![Line::from(first), Line::from(view::cpus(sample))];
+    lines.extend(app.scheduler.clone().map(Line::from));
+    lines
 }
 
 fn foot_line(app: &App) -> Line<'static> {

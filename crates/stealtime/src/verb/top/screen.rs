@@ -36,6 +36,7 @@ fn show(
     let stop = output::stop_by_interrupt();
     let began = Instant::now();
     let mut is_new = true;
+    let mut former = watched.scheduler();
     loop {
         if is_new {
             terminal
@@ -55,6 +56,11 @@ fn show(
         app.is_over = !goes_on;
         while let Some((sample, cost)) = watched.sample() {
             app.take(sample, cost);
+            let scheduler = watched.scheduler();
+            if !app.is_paused {
+                app.scheduler = scheduler.as_ref().map(|now| now.line(former.as_ref()));
+            }
+            former = scheduler;
             is_new = true;
         }
         let is_late = duration.is_some_and(|duration| began.elapsed() >= duration);

@@ -1,0 +1,124 @@
+//! Metrics of `scx_stealtime`, where it schedules the host.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use super::text::{Values, counters, gauges, seconds, times};
+use super::totals::{Labels, MAX_REASONS, shortened};
+use crate::scheduler::Scheduler;
+
+/// Metric, its counter in the program, what it is.
+type Row = (&'static str, &'static str, &'static str);
+
+const COUNTERS: [Row; 5] = [
+    (
+        "sched_wanted_picked",
+        "want_picked",
+        "Targets of yields that ran next",
+    ),
+    (
+        "sched_wanted_missed",
+        "want_missed",
+        "Targets of yields that had left the queue, or were not due",
+    ),
+    ("sched_loans", "loans", "Slices lent to targets of yields"),
+    (
+        "sched_credits",
+        "credits",
+        "Lag credits paid to targets of yields",
+    ),
+    (
+        "sched_ipis_tracked",
+        "ipis_tracked",
+        "IPIs with a known receiver",
+    ),
+];
+
+const TIMES: [Row; 2] = [
+    (
+        "sched_lent",
+        "lent_ns",
+        "Time that targets ran at the yielders' cost",
+    ),
+    (
+        "sched_credit",
+        "credit_ns",
+        "Service that credits moved, at nice 0",
+    ),
+];
+
+/// All of them. At most `limit` control groups have series.
+pub(super) fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    scheduler: &Scheduler,
+    limit: usize,
+) -> fmt::Result {
+    let labels = vec![
+        ("all_tasks", scheduler.all_tasks.to_string()),
+        ("yields", shortened(&scheduler.yields)),
+    ];
+    let help = "scx_stealtime schedules this host; the value is 1";
+    gauges(encoder, "sched_info", help, vec![(labels, 1)])?;
+    let help = "Directed yields by what became of them";
+    counters(encoder, "sched_yields", help, outcomes(scheduler))?;
+    let single = |counter: &str| vec![(Labels::new(), scheduler.count(counter))];
+    for (name, counter, help) in COUNTERS {
+        counters(encoder, name, help, single(counter))?;
+    }
+    for (name, counter, help) in TIMES {
+        times(encoder, name, help, single(counter))?;
+    }
+    encode_yield_to_run(encoder, scheduler)?;
+    let label = |path: &str| vec![("cgroup", shortened(path))];
+    let groups = || scheduler.groups().take(limit);
+    let runtimes = groups().map(|group| (label(group.path), group.runtime_ns));
+    let help = "Run time of the control group's own tasks";
+    times(encoder, "sched_group", help, runtimes.collect())?;
+    let weights = groups().map(|group| (label(group.path), group.weight));
+    let help = "The control group's cpu.weight";
+    gauges(encoder, "sched_group_weight", help, weights.collect())
+}
+
+fn outcomes(scheduler: &Scheduler) -> Values<u64> {
+    let labels = |outcome: &str, reason: &str| {
+        vec![
+            ("outcome", outcome.to_owned()),
+            ("reason", shortened(reason)),
+        ]
+    };
+    let served = ["receiver", "pending", "nominee"].map(|reason| {
+        let count = scheduler.count(&format!("yield_{reason}"));
+        (labels("served", reason), count)
+    });
+    let refused = scheduler.refused().take(MAX_REASONS);
+    let refused = refused.map(|(reason, count)| (labels("refused", reason), count));
+    served.into_iter().chain(refused).collect()
+}
+
+/// A class ends at a power of two, in us; the last has no end.
+fn encode_yield_to_run(encoder: &mut DescriptorEncoder<'_>, scheduler: &Scheduler) -> fmt::Result {
+    let classes: Vec<(u64, u64)> = scheduler.yield_to_run().collect();
+    let Some(last) = classes.len().checked_sub(1) else {
+        return Ok(());
+    };
+    let end = |n: usize, end_us: u64| {
+        if n == last {
+            f64::INFINITY
+        } else {
+            end_us as f64 / 1e6
+        }
+    };
+    let numbered = classes.iter().enumerate();
+    let buckets: Vec<(f64, u64)> = numbered
+        .map(|(n, &(end_us, count))| (end(n, end_us), count))
+        .collect();
+    let count = classes.iter().map(|(_, count)| count).sum();
+    let sum = seconds(scheduler.count("yield_to_run_ns"));
+    let (name, help) = ("sched_yield_to_run", "From a yield until its target runs");
+    let unit = Unit::Seconds;
+    let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
+    metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+}
