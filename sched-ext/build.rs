@@ -1,4 +1,4 @@
-//! Compiles the BPF program.
+//! Compiles the BPF programs.
 
 use std::env;
 use std::error::Error;
@@ -9,9 +9,11 @@ use libbpf_cargo::SkeletonBuilder;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed=bpf");
-    SkeletonBuilder::new()
-        .source("bpf/scx_stealtime.bpf.c")
-        .clang_args(["-mcpu=v3", "-Wall"])
-        .build_and_generate(folder.join("skeleton.rs"))?;
+    for name in ["scx_stealtime", "self_test", "peer"] {
+        SkeletonBuilder::new()
+            .source(format!("bpf/{name}.bpf.c"))
+            .clang_args(["-mcpu=v3", "-Wall"])
+            .build_and_generate(folder.join(format!("{name}.rs")))?;
+    }
     Ok(())
 }

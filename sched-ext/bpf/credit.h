@@ -111,10 +111,11 @@ ST_INLINE s64 st_floor_div(s64 a, u64 b)
 
 	if (!b)
 		return 0;
-	quotient = size / b;
+	/* Most distances are shorter than a division takes. */
+	quotient = size < b ? 0 : size / b;
 	if (a >= 0)
 		return (s64)quotient;
-	return -(s64)(quotient + (size % b != 0));
+	return -(s64)(quotient + (size != quotient * b));
 }
 
 /* Largest lag of an entity, in virtual ns (the bound in entity_lag). */

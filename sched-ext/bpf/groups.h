@@ -42,6 +42,9 @@ static __always_inline void group_count(u32 index, u32 weight, s32 sign)
 	struct group *group = group_at(index);
 	s32 before;
 
+	/* No weight is a share of the root's sum: its tasks compete with their own. */
+	if (!index)
+		return;
 	__sync_fetch_and_add(&group->level, sign * (s64)weight);
 	before = __sync_fetch_and_add(&group->active, sign);
 	if (before == (sign > 0 ? 0 : 1))

@@ -44,15 +44,19 @@ static __always_inline u32 domain_of(u32 cpu)
 	return domain_of_cpu[cpu & (MAX_CPUS - 1)] & (MAX_DOMAINS - 1);
 }
 
-s32 BPF_STRUCT_OPS(stealtime_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+/*
+ * The task is runnable. A task that the kernel puts on an idle CPU's own list is counted when it runs,
+ * which is at once: ops.runnable and ops.select_cpu would be further calls of each wakeup. The kernel's
+ * choice of an idle CPU knows SMT siblings, caches and nodes.
+ */
+static __always_inline void join(struct task_struct *p, struct task_ctx *task, u32 cpu)
 {
-	bool is_idle = false;
-	/* Knows SMT siblings, caches and nodes. */
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+	u32 own = p->scx.weight;
 
-	if (is_idle)
-		insert_local(p, slice_ns, 0);
-	return cpu;
+	task->counted = own;
+	group_count(task->group, own, 1);
+	join_domain(task, domain_of(cpu), weight_of(p, task), task->placed);
+	task->placed = true;
 }
 
 /* A woken task with an earlier deadline interrupts the running one. */
@@ -80,6 +84,8 @@ void BPF_STRUCT_OPS(stealtime_enqueue, struct task_struct *p, u64 enq_flags)
 		insert_local(p, slice_ns, enq_flags);
 		return;
 	}
+	if (!task->weight)
+		join(p, task, cpu);
 	task->queued_ns = clock_ns();
 	insert_ordered(p, task->domain, slice_ns, task->deadline, enq_flags);
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -111,8 +117,17 @@ static __always_inline bool pick_eligible(u32 index, u32 cpu_id, struct task_str
 	int seen = 0;
 	u64 v;
 
-	if (!domain)
+	s32 queued = scx_bpf_dsq_nr_queued(index);
+
+	if (!domain || queued <= 0)
 		return false;
+	/* A task that waits alone runs, eligible or not. */
+	if (queued == 1 && !prev) {
+		if (!move_to_local(index))
+			return false;
+		count(PICKED_HEAD, 1);
+		return true;
+	}
 	v = average(domain);
 	bpf_for_each(scx_dsq, p, index, 0) {
 		task = ctx_of(p);
@@ -173,27 +188,31 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 	}
 }
 
-void BPF_STRUCT_OPS(stealtime_runnable, struct task_struct *p, u64 enq_flags)
+/* The CPU's current task stops. */
+static __always_inline void forget_current(struct task_ctx *task)
 {
-	struct task_ctx *task = ctx_of(p);
+	struct cpu_state *cpu = cpu_at(task->cpu);
 
-	if (!task || task->weight)
-		return;
-	task->counted = p->scx.weight;
-	group_count(task->group, task->counted, 1);
-	join_domain(task, domain_of(scx_bpf_task_cpu(p)), flat_weight(task->group, task->counted),
-		    task->placed);
-	task->placed = true;
+	task->exec_start = 0;
+	task->lender = 0;
+	cpu->since_ns = 0;
+	cpu->borrower = 0;
 }
 
+/* The kernel calls this for a task that sleeps, right after ops.stopping if it runs. */
 void BPF_STRUCT_OPS(stealtime_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_ctx *task = ctx_of(p);
+	u64 ns;
 
 	if (!task)
 		return;
 	task->queued_ns = 0;
-	leave_domain(task);
+	ns = own_run_ns(task);
+	reweight(task, weight_of(p, task));
+	charge_and_leave(task, ns);
+	if (task->exec_start)
+		forget_current(task);
 	if (task->counted) {
 		group_count(task->group, task->counted, -1);
 		task->counted = 0;
@@ -215,27 +234,34 @@ static __always_inline void count_wait(u64 ns)
 void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 {
 	struct task_ctx *task = ctx_of(p);
-	struct cpu_state *cpu = this_cpu();
-	u32 here = domain_of(bpf_get_smp_processor_id());
+	/* Another CPU may call this, after it has changed the task. */
+	u32 number = scx_bpf_task_cpu(p), here = domain_of(number);
+	struct cpu_state *cpu = cpu_at(number);
 
 	if (!task)
 		return;
-	if (task->domain != here && task->weight) {
+	if (!task->weight) {
+		join(p, task, number);
+	} else if (task->domain != here) {
 		u64 weight = task->weight;
 
 		leave_domain(task);
 		join_domain(task, here, weight, false);
 	}
+	/* The kernel's own slice of 20 ms is long for those that wake meanwhile. */
+	if (p->scx.slice > slice_ns && !task->lender)
+		set_slice(p, slice_ns);
+	task->cpu = number;
 	task->exec_start = clock_ns();
 	task->queued_ns = 0;
 	if (task->wanted_ns) {
 		count_wait(task->exec_start - task->wanted_ns);
+		count(YIELD_TO_RUN_NS, task->exec_start - task->wanted_ns);
 		task->wanted_ns = 0;
 	}
 	cpu->deadline = task->deadline;
 	cpu->since_ns = task->exec_start;
 	if (task->lender && task->loan_ns && task->loan_timed) {
-		u32 number = bpf_get_smp_processor_id();
 		struct loan_timer *timer = bpf_map_lookup_elem(&loan_timers, &number);
 
 		cpu->borrower = p->pid;
@@ -246,15 +272,16 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 
 void BPF_STRUCT_OPS(stealtime_stopping, struct task_struct *p, bool runnable)
 {
-	struct task_ctx *task = ctx_of(p);
+	struct task_ctx *task;
 
+	/* ops.quiescent follows, which charges the task and takes it from the sums at once. */
+	if (!runnable)
+		return;
+	task = ctx_of(p);
 	if (!task)
 		return;
 	charge_running(p, task);
-	task->exec_start = 0;
-	task->lender = 0;
-	this_cpu()->since_ns = 0;
-	this_cpu()->borrower = 0;
+	forget_current(task);
 }
 
 void BPF_STRUCT_OPS(stealtime_tick, struct task_struct *p)
@@ -385,11 +412,9 @@ void BPF_STRUCT_OPS(stealtime_exit, struct scx_exit_info *info)
 
 SEC(".struct_ops.link")
 struct sched_ext_ops stealtime_ops = {
-	.select_cpu = (void *)stealtime_select_cpu,
 	.enqueue = (void *)stealtime_enqueue,
 	.dispatch = (void *)stealtime_dispatch,
 	.tick = (void *)stealtime_tick,
-	.runnable = (void *)stealtime_runnable,
 	.running = (void *)stealtime_running,
 	.stopping = (void *)stealtime_stopping,
 	.quiescent = (void *)stealtime_quiescent,

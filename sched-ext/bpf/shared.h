@@ -44,6 +44,7 @@ enum counter {
 	STOLEN,			/* picks from another cache domain */
 	WAKE_PREEMPTED,		/* a woken task interrupts one with a later deadline */
 	RECEIVER_RUNS,		/* served: another vCPU, because the receiver runs */
+	YIELD_TO_RUN_NS,	/* time from yields until their targets ran */
 	COUNTERS
 };
 

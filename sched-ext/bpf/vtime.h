@@ -36,16 +36,19 @@ static __always_inline u64 average(struct domain *domain)
 	return v;
 }
 
-/* The task leaves the sums; its lag is kept. */
-static __always_inline void leave_domain(struct task_ctx *task)
+/* The task runs for `ns` more at its own cost, and leaves the sums; its lag is kept. */
+static __always_inline void charge_and_leave(struct task_ctx *task, u64 ns)
 {
 	struct domain *domain = domain_at(task->domain);
-	u64 v, weight = task->weight;
+	u64 v, weight = task->weight, delta;
 	s64 bound;
 
 	if (!domain || !weight)
 		return;
+	delta = ns ? st_vtime(ns, weight) : 0;
 	bpf_spin_lock(&domain->lock);
+	task->vruntime += delta;
+	domain->sum += delta * weight;
 	v = average_locked(domain);
 	domain->sum -= (s64)(task->vruntime - v) * (s64)weight;
 	domain->weight -= weight;
@@ -64,6 +67,19 @@ static __always_inline void leave_domain(struct task_ctx *task)
 		task->vlag = -bound;
 }
 
+static __always_inline void leave_domain(struct task_ctx *task)
+{
+	charge_and_leave(task, 0);
+}
+
+static __always_inline void add_member_locked(struct domain *domain, struct task_ctx *task, u64 weight)
+{
+	task->weight = weight;
+	domain->sum += (s64)(task->vruntime - domain->zero) * (s64)weight;
+	domain->weight += weight;
+	domain->members++;
+}
+
 /*
  * place_entity: joins the sums with its lag, which it keeps although the average moves with it.
  * A task that slept keeps no debt that the queue has passed meanwhile.
@@ -71,32 +87,39 @@ static __always_inline void leave_domain(struct task_ctx *task)
 static __always_inline void join_domain(struct task_ctx *task, u32 index, u64 weight, bool slept)
 {
 	struct domain *domain = domain_at(index);
-	u64 v, total, lag;
+	bool same = slept && task->domain == index, is_short;
+	u64 v, total, size, lag;
 
 	if (!domain)
 		return;
+	task->domain = index;
 	bpf_spin_lock(&domain->lock);
 	v = average_locked(domain);
 	total = domain->weight;
-	bpf_spin_unlock(&domain->lock);
-	if (slept && task->vlag < 0 && task->domain == index) {
+	if (same && task->vlag < 0) {
 		s64 left = (s64)(v - task->vruntime);
 
 		if (left > task->vlag)
 			task->vlag = left < 0 ? left : 0;
 	}
-	lag = task->vlag < 0 ? -(u64)task->vlag : (u64)task->vlag;
-	if (total && lag)
-		lag = st_mul_div(lag, total + weight, total);
-	task->vruntime = task->vlag < 0 ? v + lag : v - lag;
-	task->deadline = task->vruntime + st_vtime(slice_ns, weight);
-	task->domain = index;
-	bpf_spin_lock(&domain->lock);
-	task->weight = weight;
-	domain->sum += (s64)(task->vruntime - domain->zero) * (s64)weight;
-	domain->weight += weight;
-	domain->members++;
+	lag = size = task->vlag < 0 ? -(u64)task->vlag : (u64)task->vlag;
+	/* Nearly always the product has 64 bits: no function may be called under the lock. */
+	is_short = !total || !st_mul(size, total + weight).hi;
+	if (is_short) {
+		if (total && size)
+			lag = size * (total + weight) / total;
+		task->vruntime = task->vlag < 0 ? v + lag : v - lag;
+		add_member_locked(domain, task, weight);
+	}
 	bpf_spin_unlock(&domain->lock);
+	if (!is_short) {
+		lag = st_mul_div(size, total + weight, total);
+		task->vruntime = task->vlag < 0 ? v + lag : v - lag;
+		bpf_spin_lock(&domain->lock);
+		add_member_locked(domain, task, weight);
+		bpf_spin_unlock(&domain->lock);
+	}
+	task->deadline = task->vruntime + st_vtime(slice_ns, weight);
 }
 
 /* Moves a member by `delta` virtual ns. */
@@ -168,13 +191,17 @@ static __always_inline bool charge_lender(s32 tid, u64 ns)
 	return paid;
 }
 
-/* Charges the running task up to now. */
-static __always_inline void charge_running(struct task_struct *p, struct task_ctx *task)
+/* Run time since the last charge, as far as the task pays for it itself: a lender pays for the rest. */
+static __always_inline u64 own_run_ns(struct task_ctx *task)
 {
-	u64 now = clock_ns(), ns = now - task->exec_start;
+	u64 now, ns;
 
-	if ((s64)ns <= 0 || !task->exec_start)
-		return;
+	if (!task->exec_start)
+		return 0;
+	now = clock_ns();
+	ns = now - task->exec_start;
+	if ((s64)ns <= 0)
+		return 0;
 	task->exec_start = now;
 	__sync_fetch_and_add(&group_at(task->group)->runtime_ns, ns);
 	/* Beyond the loan, as ticks are coarser than slices, the task pays for itself. */
@@ -187,9 +214,26 @@ static __always_inline void charge_running(struct task_struct *p, struct task_ct
 			ns -= lent;
 		}
 	}
+	return ns;
+}
+
+static __always_inline u64 weight_of(struct task_struct *p, struct task_ctx *task)
+{
+	u32 own = p->scx.weight;
+
+	if (!task->group)
+		return own == 100 ? ST_NICE_0_LOAD : (u64)own * ST_NICE_0_LOAD / 100;
+	return flat_weight(task->group, own);
+}
+
+/* Charges the running task up to now. */
+static __always_inline void charge_running(struct task_struct *p, struct task_ctx *task)
+{
+	u64 ns = own_run_ns(task);
+
 	if (ns)
 		charge(task, ns);
-	reweight(task, flat_weight(task->group, p->scx.weight));
+	reweight(task, weight_of(p, task));
 }
 
 #endif

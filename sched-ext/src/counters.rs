@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 33] = [
+pub(crate) const NAMES: [&str; 34] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -41,6 +41,7 @@ pub(crate) const NAMES: [&str; 33] = [
     "stolen",
     "wake_preempted",
     "receiver_runs",
+    "yield_to_run_ns",
 ];
 
 /// Counters of all CPUs.

@@ -43,6 +43,18 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) check: bool,
 
+    /// Compare the BPF program's arithmetic in this kernel with the library's, without loading the scheduler
+    #[arg(long)]
+    pub(crate) self_test: bool,
+
+    /// Print how often each BPF program ran at the end, and its mean time, which the kernel takes then
+    #[arg(long)]
+    pub(crate) costs: bool,
+
+    /// Load the least scheduler by virtual time instead: comparisons of cost
+    #[arg(long, hide = true)]
+    pub(crate) peer: bool,
+
     /// What a directed yield runs
     #[arg(long = "yield", value_enum, default_value = "receiver")]
     pub(crate) yields: Yields,

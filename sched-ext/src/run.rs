@@ -19,9 +19,11 @@ use libbpf_rs::btf::{
 };
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
+use crate::costs::Costs;
 use crate::counters::Counters;
 use crate::host;
 use crate::options::{Options, Yields};
+use crate::publish::{PLACE, Published};
 use crate::refusal::{Refusal, refusal};
 use crate::skeleton::{OpenScxStealtimeSkel, ScxStealtimeSkel, ScxStealtimeSkelBuilder, types};
 use crate::topology;
@@ -36,7 +38,7 @@ const RESTART: i64 = 1 << 48;
 /// `SCX_EXIT_ERROR`: exits of this kind and above are failures.
 const EXIT_ERROR: i32 = 1024;
 
-/// How often all control groups are asked for their limits: some us each.
+/// How often all control groups are asked for their limits, some us each, and the counters are published.
 const QUOTAS_EVERY: Duration = Duration::from_secs(1);
 
 /// How a loaded scheduler ended.
@@ -113,6 +115,7 @@ fn run_once(
     if tracks {
         links = track(&mut skel)?;
     }
+    let costs = options.costs.then(Costs::begin).transpose()?;
     let scheduler = skel.maps.stealtime_ops.attach_struct_ops()?;
     let canaries = start_canaries(options);
     eprintln!("scx_stealtime: loaded");
@@ -126,6 +129,9 @@ fn run_once(
         let _ = host::set_extended(tid, false);
     }
     print(&skel, options);
+    if costs.is_some() {
+        eprint!("{}", Costs::text());
+    }
     drop(scheduler);
     drop(links);
     Ok(end)
@@ -316,6 +322,7 @@ fn watch(
         .stats
         .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let mut next_quotas = Instant::now() + QUOTAS_EVERY;
+    let mut published = Published::new(Path::new(PLACE));
     loop {
         if let Some(end) = ended(skel) {
             return end;
@@ -329,6 +336,7 @@ fn watch(
                 return End::Quota(group);
             }
             next_quotas = now + QUOTAS_EVERY;
+            publish(skel, options, &mut published);
         }
         if let Some((due, seconds)) = next.as_mut().zip(options.stats)
             && now >= *due
@@ -368,14 +376,27 @@ fn ended(skel: &ScxStealtimeSkel<'_>) -> Option<End> {
     })
 }
 
+fn counters(skel: &ScxStealtimeSkel<'_>) -> Option<Counters> {
+    let used = skel.maps.data_data.as_deref()?.groups_used;
+    Some(Counters::read(skel.maps.bss_data.as_deref()?, used))
+}
+
+fn publish(skel: &ScxStealtimeSkel<'_>, options: &Options, published: &mut Published) {
+    let mode = skel.maps.data_data.as_deref().map(|data| data.yield_mode);
+    let yields = match mode {
+        Some(0) => "refuse",
+        Some(1) => "nominee",
+        _ => "receiver",
+    };
+    if let Some(counters) = counters(skel) {
+        published.write(&counters, options.canary.is_empty(), yields);
+    }
+}
+
 fn print(skel: &ScxStealtimeSkel<'_>, options: &Options) {
-    let (Some(bss), Some(data)) = (
-        skel.maps.bss_data.as_deref(),
-        skel.maps.data_data.as_deref(),
-    ) else {
+    let Some(counters) = counters(skel) else {
         return;
     };
-    let counters = Counters::read(bss, data.groups_used);
     if options.json {
         match serde_json::to_string(&counters) {
             Ok(line) => println!("{line}"),

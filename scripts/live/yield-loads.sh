@@ -16,6 +16,11 @@ all_run() {
     [ "$(paste /tmp/before /tmp/after | awk '$2 > $1' | wc -l)" -ge 8 ]
 }
 
+say "the arithmetic in this kernel"
+$SCHED --self-test >/tmp/arithmetic.txt 2>&1
+expect "it is the library's" [ $? = 0 ]
+cat /tmp/arithmetic.txt
+
 say "loads and unloads under load"
 load first
 unload
