@@ -7,7 +7,7 @@ expect() {
     name=$1; shift
     if "$@"; then say "ok: $name"; else say "FAILED: $name"; fi
 }
-await() { for _ in $(seq 150); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
+await() { for _ in $(seq 450); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
 
 is_loaded_or_dead() { grep -q '^scx_stealtime: loaded' "$1" || is_dead; }
 is_dead() { ! kill -0 $scheduler 2>/dev/null; }
