@@ -216,6 +216,121 @@ pub enum SaveError {
     Ioctl(#[from] IoctlError),
 }
 
+/// TSCs were not made equal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EqualizeError {
+    /// The vCPUs cannot be asked, or are not those of one VM. Nothing has been written.
+    #[error(transparent)]
+    Vcpus(#[from] SaveError),
+    /// KVM has no TSC offsets. Nothing has been written.
+    #[error(
+        "the TSCs differ and this KVM has no offset attribute (Linux before 5.16), or ignores it: write \
+         the first vCPU's IA32_TSC again and 0 to the others, which KVM takes as equal"
+    )]
+    NoOffsets,
+    /// They are further apart than the caller allows. Nothing has been written.
+    #[error(
+        "vCPU {vcpu} is {cycles} cycles ({ns} ns) behind the most advanced, at most {at_most_ns} ns are \
+         allowed: a restore by value is not delayed that much; allow more, or save the guest anew"
+    )]
+    TooFar {
+        /// Position of the one farthest behind.
+        vcpu: usize,
+        /// How far.
+        cycles: u64,
+        /// The same in ns.
+        ns: u64,
+        /// What is allowed.
+        at_most_ns: u64,
+    },
+    /// The guest has set its TSCs apart by itself. Nothing has been written.
+    #[error(
+        "vCPU {vcpu} is {cycles} cycles apart from vCPU 0, as is its TSC_ADJUST ({adjust:#x}, vCPU 0: \
+         {first_adjust:#x}): the guest itself has set it so, leave it"
+    )]
+    SetApartByGuest {
+        /// Its position.
+        vcpu: usize,
+        /// How far, signed.
+        cycles: i64,
+        /// Its `IA32_TSC_ADJUST`.
+        adjust: u64,
+        /// The first one's.
+        first_adjust: u64,
+    },
+    /// An ioctl that only reads.
+    #[error("comparing TSCs: {0}; nothing is written")]
+    Ioctl(#[from] IoctlError),
+    /// An ioctl failed on the way.
+    #[error(
+        "{failed}; already written: {}. Do not run the vCPUs; the same call once more is safe",
+        list(.written)
+    )]
+    Partial {
+        /// What failed.
+        failed: IoctlError,
+        /// What had been written before, in order.
+        written: Vec<Written>,
+    },
+    /// KVM took an offset and does not have it.
+    #[error(
+        "vCPU {vcpu}: wrote TSC offset {wanted:#x}, KVM has {read:#x}; already written: {}. Do not run \
+         the vCPUs: this KVM ignores offsets", list(.written)
+    )]
+    NotTaken {
+        /// Its position.
+        vcpu: usize,
+        /// What was written.
+        wanted: u64,
+        /// What it has.
+        read: u64,
+        /// What had been written, in order.
+        written: Vec<Written>,
+    },
+}
+
+impl From<HostError> for EqualizeError {
+    fn from(error: HostError) -> Self {
+        Self::Vcpus(error.into())
+    }
+}
+
+/// A snapshot by value cannot be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Nothing says when it was taken.
+    #[error(
+        "the clock has no wall clock (KVM_CLOCK_REALTIME) and taken_realtime_ns is not given: without \
+         it no pause can be counted; give the snapshot file's time"
+    )]
+    NoWallClock,
+    /// No time within which the values were read.
+    #[error(
+        "read_within_ns is 0: values are read one after the other, say within what time; the pause of \
+         the VM for the snapshot is an upper bound"
+    )]
+    NoBound,
+    /// A format of ratios that no hardware has.
+    #[error("frac_bits is {found}: 48 on Intel (VMX), 32 on AMD (SVM)")]
+    FracBits {
+        /// What it is.
+        found: u32,
+    },
+    /// The guest's frequency has no ratio on the source.
+    #[error("a guest of {guest_khz} kHz has no ratio on a host of {host_khz} kHz: check both")]
+    Ratio {
+        /// The guest's frequency.
+        guest_khz: u32,
+        /// The host's.
+        host_khz: u32,
+    },
+    /// A value that no state can hold.
+    #[error("{0}")]
+    Unloadable(Unloadable),
+}
+
 /// The guest's time would jump further than its policy allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -10,6 +10,8 @@
 //! | a file | [`Saved::load`], [`Saved::to_json`], [`Saved::to_bytes`] |
 //! | a new VM that has not run | [`Saved::restore`], or [`Saved::plan`] and its steps |
 //! | another host in mind | [`rehearse`] |
+//! | a VM that was restored by value | [`GuestClocks::equalize`] |
+//! | a snapshot by value | [`ByValue::to_saved`] |
 //! | no device | [`fake`] |
 //! | an arm64 VM | [`GuestClocks::save_arm64`], [`Saved::restore_arm64`] |
 //! | a VMM in C | `include/guest_clock.h` |
@@ -67,12 +69,14 @@ pub mod arm64;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod bench;
 mod binary;
+mod by_value;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod capi;
 pub mod device;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod doctor;
 pub mod drill;
+mod equalize;
 mod error;
 mod explanation;
 pub mod fake;
@@ -104,9 +108,11 @@ pub mod arithmetic {
     pub use stealtime_hypervisor::counter::tsc_sync::HostInstant;
 }
 
+pub use by_value::ByValue;
+pub use equalize::{Equalize, Equalized};
 pub use error::{
-    Errno, HostError, IoctlError, Jump, LoadError, NoThread, PlanError, RestoreError, SaveError,
-    Unloadable, WrongVcpus,
+    EqualizeError, Errno, HostError, ImportError, IoctlError, Jump, LoadError, NoThread, PlanError,
+    RestoreError, SaveError, Unloadable, WrongVcpus,
 };
 pub use explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};

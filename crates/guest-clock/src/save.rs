@@ -80,7 +80,7 @@ impl GuestClocks {
     }
 }
 
-fn check_count(count: usize) -> Result<(), SaveError> {
+pub(crate) fn check_count(count: usize) -> Result<(), SaveError> {
     match count {
         0 => Err(SaveError::NoVcpus),
         _ if count > MAX_VCPUS => Err(SaveError::TooManyVcpus {
@@ -106,7 +106,7 @@ impl From<NoAnswer> for SaveError {
     }
 }
 
-fn one_frequency(frequencies: &[u32]) -> Result<u32, SaveError> {
+pub(crate) fn one_frequency(frequencies: &[u32]) -> Result<u32, SaveError> {
     let first_khz = *frequencies.first().ok_or(SaveError::NoVcpus)?;
     match frequencies.iter().position(|khz| *khz != first_khz) {
         None => Ok(first_khz),

@@ -1,6 +1,7 @@
 //! All tests in one binary: each binary costs a link, and tests of one run side by side.
 
 mod arm64;
+mod by_value;
 mod capi;
 mod chain;
 mod example;
