@@ -57,6 +57,33 @@ pub struct Answers {
     pub interrupts: Vec<Interrupts>,
     /// Findings, most costly first.
     pub findings: Vec<Finding>,
+    /// Distributions of exits, waits and latencies, which those of other recordings can be added to. Empty
+    /// unless [`crate::Options::histograms`] asks for them.
+    #[serde(skip)]
+    pub histograms: Vec<Bucket>,
+}
+
+/// How many durations of a distribution are about as long.
+///
+/// Rows with the same `vm`, `table`, `key` and `detail` are one distribution. Bounds are the same in each
+/// recording: counts with the same `up_to_ns` add up, and a percentile of the sums is right to 0.8 %.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Bucket {
+    /// The VM.
+    pub vm: String,
+    /// `guessed` of that VM.
+    pub vm_guessed: bool,
+    /// `exits`: from the exit to the next entry. `waits`: single waits for a CPU. `latency`: as in that
+    /// table.
+    pub table: String,
+    /// The exit's reason, or the kind of latency; empty for waits.
+    pub key: String,
+    /// `detail` of that latency; else empty.
+    pub detail: String,
+    /// The longest duration of the bucket. The shortest is 127/128 of it or more.
+    pub up_to_ns: u64,
+    /// Durations in it.
+    pub count: u64,
 }
 
 /// The recording.

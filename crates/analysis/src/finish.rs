@@ -64,6 +64,7 @@ impl Analysis {
             halt_polls: tables.halt_polls(),
             interrupts: tables.interrupts(),
             findings: Vec::new(),
+            histograms: tables.histograms(),
         };
         answers.findings = findings::all(&tables, &answers);
         answers.flag_guesses();

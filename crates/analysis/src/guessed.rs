@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::answers::{
-    Answers, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime, VmOverTime,
-    VmState, VmmThreads, Waits, Yields,
+    Answers, Bucket, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime,
+    VmOverTime, VmState, VmmThreads, Waits, Yields,
 };
 
 /// A VM's name as people read it: with a `?` where its threads were guessed.
@@ -33,8 +33,8 @@ macro_rules! of_vm {
 }
 
 of_vm!(
-    Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime, VmOverTime, VmState,
-    VmmThreads, Waits, Yields
+    Bucket, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, Stall, VcpuTime, VmOverTime,
+    VmState, VmmThreads, Waits, Yields
 );
 
 impl Answers {
@@ -119,6 +119,7 @@ impl Answers {
         visit_rows(&mut self.halt_polls, visit);
         visit_rows(&mut self.interrupts, visit);
         visit_rows(&mut self.findings, visit);
+        visit_rows(&mut self.histograms, visit);
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Options {
     pub skip: Skip,
     /// The longest waits that are wanted.
     pub longest: Longest,
+    /// Whether [`crate::Answers::histograms`] is wanted.
+    pub histograms: bool,
 }
 
 /// The VMs that a host knows, with their threads.

@@ -107,13 +107,21 @@ impl Tables<'_> {
         self.selected().map(|group| self.waits_of(group)).collect()
     }
 
+    /// The lengths of a VM's single waits.
+    pub(crate) fn lengths(&self, group: &Group) -> Histogram {
+        let mut lengths = Histogram::default();
+        for account in self.accounts(group) {
+            lengths.merge(&account.waits.lengths);
+        }
+        lengths
+    }
+
     fn waits_of(&self, group: &Group) -> Waits {
         let limit = self.analysis.sums().options.longest.longer_than_ns;
-        let mut lengths = Histogram::default();
+        let lengths = self.lengths(group);
         let mut classes = [0_u64; EDGES.len() + 1];
         let (mut ns, mut longer) = (0_u64, (0_u64, 0_u64));
         for account in self.accounts(group) {
-            lengths.merge(&account.waits.lengths);
             ns = ns.saturating_add(account.waits.ns);
             let sums = classes.iter_mut().zip(account.waits.classes);
             sums.for_each(|(sum, count)| *sum += count);

@@ -54,6 +54,18 @@ const fn top_of(bucket: usize) -> u64 {
     (low << shift) + ((1 << shift) - 1)
 }
 
+/// Bits of a bound below its leading one that can be 0.
+const BOUND_BITS: u32 = 7;
+
+/// The bound of a value: the largest one with the same leading 8 bits.
+const fn bound_of(value: u64) -> u64 {
+    let bits = u64::BITS - value.leading_zeros();
+    match bits.checked_sub(BOUND_BITS + 1) {
+        Some(shift) => value | ((1 << shift) - 1),
+        None => value,
+    }
+}
+
 impl Histogram {
     /// Counts a value.
     #[inline]
@@ -165,6 +177,23 @@ impl Histogram {
         self.max
     }
 
+    /// How many values there are up to each bound and above the one before it, without those of none. Bounds
+    /// are within 1/128 of the values, and the same in every histogram.
+    pub(crate) fn bounds(&self) -> Vec<(u64, u64)> {
+        let mut flushed = self.clone();
+        flushed.flush();
+        let mut bounds: Vec<(u64, u64)> = Vec::new();
+        flushed.each_bucket(|bucket, count| {
+            let bound = bound_of(top_of(bucket));
+            match bounds.last_mut() {
+                Some((last, sum)) if *last == bound => *sum += count,
+                _ => bounds.push((bound, count)),
+            }
+            ControlFlow::Continue(())
+        });
+        bounds
+    }
+
     /// The value that `per_mille` of 1000 values do not exceed; 0 without values. It is the top of its
     /// bucket, at most the largest value.
     pub(crate) fn quantile(&self, per_mille: u64) -> u64 {
@@ -270,7 +299,7 @@ impl Stats {
 pub(crate) struct Durations {
     /// What perf keeps.
     pub(crate) stats: Stats,
-    histogram: Histogram,
+    pub(crate) histogram: Histogram,
 }
 
 impl Durations {
@@ -413,6 +442,23 @@ mod tests {
             let exact = values[rank - 1];
             let got = histogram.quantile(per_mille);
             prop_assert!(got >= exact && got - exact <= exact / 1024, "{got} for {exact}");
+        }
+
+        #[test]
+        fn bounds_hold_all_values_and_add_up(
+            values in proptest::collection::vec(any::<u64>().prop_map(|v| v >> (v % 64)), 1..200),
+        ) {
+            let mut histogram = Histogram::default();
+            values.iter().for_each(|&value| histogram.record(value));
+            let bounds = histogram.bounds();
+            prop_assert!(bounds.is_sorted_by(|a, b| a.0 < b.0), "{bounds:?}");
+            let mut expected = BTreeMap::<u64, u64>::new();
+            for &value in &values {
+                let bound = bound_of(value);
+                prop_assert!(bound >= value && bound - value <= value / 128, "{bound} for {value}");
+                *expected.entry(bound).or_default() += 1;
+            }
+            prop_assert_eq!(bounds, expected.into_iter().collect::<Vec<_>>());
         }
 
         #[test]

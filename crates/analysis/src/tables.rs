@@ -7,7 +7,9 @@ use stealtime_events::exit_reason::Class;
 
 use crate::Analysis;
 use crate::account::Account;
-use crate::answers::{HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, VcpuTime, Yields};
+use crate::answers::{
+    Bucket, HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime, VcpuTime, Yields,
+};
 use crate::interrupts::vector_name;
 use crate::keys::{IOPORT_MARKS, Key, KeyTable, MMIO_MARKS, MSR_MARKS, Marks, shown};
 use crate::latency::{BACKENDS, WAKERS};
@@ -64,16 +66,7 @@ impl<'a> Tables<'a> {
         let mut totals = BTreeMap::<String, Durations>::new();
         let mut rows = Vec::new();
         for group in self.selected() {
-            let mut reasons = BTreeMap::<String, Durations>::new();
-            for account in self.accounts(group) {
-                for (reason, counted) in account.reasons() {
-                    if counted.durations.stats.n > 0 {
-                        let name = self.analysis.reason_name(reason);
-                        reasons.entry(name).or_default().merge(&counted.durations);
-                    }
-                }
-            }
-            for (name, durations) in reasons {
+            for (name, durations) in self.exits_of(group) {
                 rows.push(durations.row(&group.name, &name));
                 totals.entry(name).or_default().merge(&durations);
             }
@@ -82,6 +75,20 @@ impl<'a> Tables<'a> {
             .iter()
             .map(|(name, durations)| durations.row("*", name));
         (finished(rows), finished(total.collect()))
+    }
+
+    /// Exits of a VM by reason.
+    fn exits_of(&self, group: &'a Group) -> BTreeMap<String, Durations> {
+        let mut reasons = BTreeMap::<String, Durations>::new();
+        for account in self.accounts(group) {
+            for (reason, counted) in account.reasons() {
+                if counted.durations.stats.n > 0 {
+                    let name = self.analysis.reason_name(reason);
+                    reasons.entry(name).or_default().merge(&counted.durations);
+                }
+            }
+        }
+        reasons
     }
 
     /// One of the further tables of perf, over all VMs selected.
@@ -256,42 +263,74 @@ impl<'a> Tables<'a> {
     pub(crate) fn latencies(&self) -> Vec<Latency> {
         let mut rows = Vec::new();
         for group in self.selected() {
-            let mut table = BTreeMap::<(&'static str, &'static str), Histogram>::new();
-            for account in self.accounts(group) {
-                let latencies = &account.latencies;
-                let wakeups = WAKERS.iter().zip(&latencies.wakeup);
-                let timers = BACKENDS.iter().zip(&latencies.timer);
-                let named = [
-                    ("ipi_accept", &latencies.ipi_accept),
-                    ("ipi_inject", &latencies.ipi_inject),
-                    ("ipi_eoi", &latencies.ipi_eoi),
-                    ("injection", &latencies.injection),
-                    ("timer_expire", &latencies.timer_expire),
-                ];
-                let histograms = named
-                    .into_iter()
-                    .map(|(kind, histogram)| ((kind, ""), histogram))
-                    .chain(wakeups.map(|(&waker, histogram)| (("wakeup", waker), histogram)))
-                    .chain(timers.map(|(&backend, histogram)| (("timer", backend), histogram)));
-                for (key, histogram) in histograms.filter(|(_, histogram)| histogram.count() > 0) {
-                    table.entry(key).or_default().merge(histogram);
-                }
+            let kinds = self.latencies_of(group).into_iter();
+            rows.extend(kinds.map(|((kind, detail), histogram)| Latency {
+                vm: group.name.clone(),
+                vm_guessed: false,
+                kind: kind.to_owned(),
+                detail: detail.to_owned(),
+                count: histogram.count(),
+                p50_ns: histogram.quantile(500),
+                p90_ns: histogram.quantile(900),
+                p99_ns: histogram.quantile(990),
+                max_ns: histogram.max(),
+            }));
+        }
+        rows
+    }
+
+    /// Latencies of a VM by kind and detail.
+    fn latencies_of(&self, group: &'a Group) -> BTreeMap<(&'static str, &'static str), Histogram> {
+        let mut table = BTreeMap::<(&'static str, &'static str), Histogram>::new();
+        for account in self.accounts(group) {
+            let latencies = &account.latencies;
+            let wakeups = WAKERS.iter().zip(&latencies.wakeup);
+            let timers = BACKENDS.iter().zip(&latencies.timer);
+            let named = [
+                ("ipi_accept", &latencies.ipi_accept),
+                ("ipi_inject", &latencies.ipi_inject),
+                ("ipi_eoi", &latencies.ipi_eoi),
+                ("injection", &latencies.injection),
+                ("timer_expire", &latencies.timer_expire),
+            ];
+            let histograms = named
+                .into_iter()
+                .map(|(kind, histogram)| ((kind, ""), histogram))
+                .chain(wakeups.map(|(&waker, histogram)| (("wakeup", waker), histogram)))
+                .chain(timers.map(|(&backend, histogram)| (("timer", backend), histogram)));
+            for (key, histogram) in histograms.filter(|(_, histogram)| histogram.count() > 0) {
+                table.entry(key).or_default().merge(histogram);
             }
-            rows.extend(
-                table
-                    .into_iter()
-                    .map(|((kind, detail), histogram)| Latency {
-                        vm: group.name.clone(),
-                        vm_guessed: false,
-                        kind: kind.to_owned(),
-                        detail: detail.to_owned(),
-                        count: histogram.count(),
-                        p50_ns: histogram.quantile(500),
-                        p90_ns: histogram.quantile(900),
-                        p99_ns: histogram.quantile(990),
-                        max_ns: histogram.max(),
-                    }),
-            );
+        }
+        table
+    }
+
+    /// Distributions by VM, of the tables `exits`, `waits` and `latency`; none unless they are wanted.
+    pub(crate) fn histograms(&self) -> Vec<Bucket> {
+        let mut rows = Vec::new();
+        if !self.analysis.sums().options.histograms {
+            return rows;
+        }
+        for group in self.selected() {
+            let mut add = |table: &str, key: &str, detail: &str, histogram: &Histogram| {
+                let bounds = histogram.bounds().into_iter();
+                rows.extend(bounds.map(|(up_to_ns, count)| Bucket {
+                    vm: group.name.clone(),
+                    vm_guessed: false,
+                    table: table.to_owned(),
+                    key: key.to_owned(),
+                    detail: detail.to_owned(),
+                    up_to_ns,
+                    count,
+                }));
+            };
+            for (reason, durations) in self.exits_of(group) {
+                add("exits", &reason, "", &durations.histogram);
+            }
+            add("waits", "", "", &self.lengths(group));
+            for ((kind, detail), histogram) in self.latencies_of(group) {
+                add("latency", kind, detail, &histogram);
+            }
         }
         rows
     }

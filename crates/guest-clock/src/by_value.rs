@@ -12,7 +12,8 @@ use crate::saved::{Instant, Saved, State, VcpuState, X86State, format};
 /// ```
 /// use guest_clock::{ByValue, Options, Policy, fake::FakeHost, arithmetic::KvmClockData};
 ///
-/// let mut snapshot = ByValue::new(2_500_000, KvmClockData { clock_ns: 7_000_000_000, ..Default::default() });
+/// let clock = KvmClockData { clock_ns: 7_000_000_000, ..KvmClockData::default() };
+/// let mut snapshot = ByValue::new(2_500_000, clock);
 /// snapshot.taken_realtime_ns = Some(1_700_000_000_000_000_000);
 /// snapshot.add_vcpu(17_500_000_000);
 /// snapshot.add_vcpu(17_500_031_000); // read 12 us later
@@ -88,8 +89,8 @@ impl ByValue {
     /// # Errors
     /// [`ImportError`] names what is missing or cannot be.
     pub fn to_saved(&self) -> Result<Saved, ImportError> {
-        let has = |flag| self.clock.flags & flag != 0;
-        let realtime_ns = match (has(KVM_CLOCK_REALTIME), self.taken_realtime_ns) {
+        let is_set = |flag| self.clock.flags & flag != 0;
+        let realtime_ns = match (is_set(KVM_CLOCK_REALTIME), self.taken_realtime_ns) {
             (true, _) => self.clock.realtime_ns,
             (false, Some(ns)) => ns,
             (false, None) => return Err(ImportError::NoWallClock),
@@ -109,7 +110,7 @@ impl ByValue {
             host_khz: self.host_tsc_khz,
         })?;
         // Only differences of the host's TSC go into a restore: where it is not known, 0 is as good.
-        let host_tsc = if has(KVM_CLOCK_HOST_TSC) {
+        let host_tsc = if is_set(KVM_CLOCK_HOST_TSC) {
             self.clock.host_tsc
         } else {
             0
@@ -133,12 +134,12 @@ impl ByValue {
                 realtime_ns,
                 host_tsc,
                 // Without KVM's own, the wall clock was read within the same time.
-                bound_ns: if has(KVM_CLOCK_REALTIME) {
+                bound_ns: if is_set(KVM_CLOCK_REALTIME) {
                     0
                 } else {
                     self.read_within_ns
                 },
-                master_clock: has(KVM_CLOCK_TSC_STABLE),
+                master_clock: is_set(KVM_CLOCK_TSC_STABLE),
             },
             vcpus: vcpus.collect(),
         };

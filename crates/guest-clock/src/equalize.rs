@@ -1,8 +1,8 @@
 //! Equal TSCs for a guest that was restored by value.
 //!
-//! A VMM that writes `IA32_TSC` vCPU by vCPU leaves each one with the delay of its write: time goes back
-//! when a task moves, and the master clock stays off. This is the smallest remedy: one call after the
-//! `KVM_SET_MSRS` of all vCPUs and before `KVM_SET_CLOCK`, which takes the master clock's snapshot and must
+//! A VMM that writes `IA32_TSC` vCPU by vCPU leaves each one with the delay of its write. Then time goes
+//! back when a task moves, and the master clock stays off. The smallest remedy is one call between
+//! `KVM_SET_MSRS` of all vCPUs and `KVM_SET_CLOCK`. The latter takes the master clock's snapshot, and must
 //! find the TSCs matched.
 
 use crate::device::{MSR_IA32_TSC_ADJUST, Stopping, TscMeans, Vcpu, Vm};
@@ -78,11 +78,11 @@ impl GuestClocks {
     pub fn equalize<V: Vm, C: Vcpu>(
         vm: &V,
         vcpus: &[C],
-        how: Equalize,
+        options: Equalize,
     ) -> Result<Equalized, EqualizeError> {
         let host = vm.host()?;
         check_count(vcpus.len())?;
-        let tsc_khz = C::frequencies(vcpus, how.stopping).map_err(SaveError::from)?;
+        let tsc_khz = C::frequencies(vcpus, options.stopping).map_err(SaveError::from)?;
         let tsc_khz = one_frequency(&tsc_khz)?;
         vcpus::check(vm, vcpus).map_err(SaveError::from)?;
         let offsets = (0..).zip(vcpus).map(|(index, vcpu)| {
@@ -115,15 +115,18 @@ impl GuestClocks {
                 _ => Err(EqualizeError::NoOffsets),
             };
         }
-        let farthest = equalized.moved_cycles.iter().position(|by| *by == worst);
+        let farthest = equalized
+            .moved_cycles
+            .iter()
+            .position(|cycles| *cycles == worst);
         let vcpu = farthest.unwrap_or(0);
         check_adjust(vcpus, &offsets)?;
-        if bound_ns > how.at_most_ns {
+        if bound_ns > options.at_most_ns {
             return Err(EqualizeError::TooFar {
                 vcpu,
                 cycles: worst,
                 ns: bound_ns,
-                at_most_ns: how.at_most_ns,
+                at_most_ns: options.at_most_ns,
             });
         }
         write(vcpus, common)?;
@@ -131,8 +134,8 @@ impl GuestClocks {
     }
 }
 
-/// Refuses TSCs that the guest itself has set apart: a write of the guest to `TSC_ADJUST` moves both by the
-/// same (Intel SDM vol. 3, "TSC_ADJUST").
+/// Refuses TSCs that the guest itself has set apart. Its write to `TSC_ADJUST` moves the TSC by the same
+/// (Intel SDM vol. 3, "TSC_ADJUST").
 fn check_adjust<C: Vcpu>(vcpus: &[C], offsets: &[u64]) -> Result<(), EqualizeError> {
     let mut first = None;
     for (index, (vcpu, offset)) in vcpus.iter().zip(offsets).enumerate() {

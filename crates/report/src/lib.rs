@@ -1,4 +1,4 @@
-//! Answers to terminal tables, HTML reports, JSON and CSV; events to Perfetto.
+//! Answers to terminal tables, HTML reports, JSON, CSV and rows; events to Perfetto.
 //!
 //! Names of tasks and guests in a trace may hold any character: each form escapes them in its own way
 //! ([`escape`]).
@@ -10,6 +10,7 @@ pub mod html;
 pub mod json;
 mod key;
 pub mod perfetto;
+pub mod rows;
 pub mod terminal;
 mod units;
 mod whatif_text;

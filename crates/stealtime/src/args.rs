@@ -11,7 +11,7 @@ use crate::host::HostOfRecording;
 use crate::when::When;
 
 /// The recording to read.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Recording {
     /// A recording: trace.dat of trace-cmd, perf.data, or ftrace text; plain or in zstd, xz or gzip;
     /// `-` is standard input

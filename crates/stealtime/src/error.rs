@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stealtime_fleet::FleetError;
 use stealtime_report::escape;
 use stealtime_trace::ReadError;
 use stealtime_trace::write::WriteError;
@@ -239,6 +240,33 @@ pub(crate) enum CliError {
         /// Of how many.
         all: usize,
     },
+    /// The folder of `analyze --out`.
+    #[error("{0}")]
+    FleetFolder(FleetError),
+    /// Recordings that could not be read, or not to their end; the tables have what was.
+    #[error("{failed} of {all} recordings could not be read, {partial} not to their end: {errors}",
+        errors = .errors.display())]
+    Fleet {
+        /// How many have no rows.
+        failed: usize,
+        /// How many have rows of a part.
+        partial: usize,
+        /// Of how many.
+        all: usize,
+        /// The file with the reasons.
+        errors: PathBuf,
+    },
+    /// A list of recordings.
+    #[error("{path}: {source}", path = .path.display())]
+    List {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A list of recordings without any.
+    #[error("the list of recordings is empty")]
+    NoRecordingsListed,
     /// Two things that go to standard output.
     #[error("--report - writes the report to standard output, and {0} would too: give a file")]
     ReportToStdout(&'static str),
@@ -321,7 +349,7 @@ impl CliError {
     /// was stopped.
     pub(crate) const fn status(&self) -> u8 {
         match self {
-            Self::Violations(_) | Self::Found(_) => 1,
+            Self::Violations(_) | Self::Found(_) | Self::Fleet { .. } => 1,
             Self::Stopped | Self::StoppedSweep(_) => 130,
             _ => 2,
         }

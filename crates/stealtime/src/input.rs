@@ -64,6 +64,8 @@ pub(crate) struct Unwanted {
     pub(crate) only: Option<Vec<&'static str>>,
     /// Single waits but for these.
     pub(crate) longest: Longest,
+    /// Distributions, unless this is set.
+    pub(crate) has_histograms: bool,
 }
 
 /// Reads the recording at `path` once.
@@ -78,6 +80,7 @@ pub(crate) fn analyze(
         skip,
         only: wanted,
         longest,
+        has_histograms,
     } = unwanted;
     let mut source = open(path, recording, wanted)?;
     let mut host = HostOfRecording::find(recording, source.info())?;
@@ -97,6 +100,7 @@ pub(crate) fn analyze(
         host: host.vms(),
         skip,
         longest,
+        histograms: has_histograms,
     });
     for event in prefix.iter().chain(&first) {
         analysis.event(event, source.names());

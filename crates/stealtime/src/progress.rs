@@ -1,6 +1,7 @@
 //! How far a long reading is, on standard error where that is a terminal.
 
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,6 +11,14 @@ use stealtime_trace::EventSource;
 const LONG: Duration = Duration::from_millis(700);
 /// Events between looks at the clock.
 const STRIDE: u64 = 1 << 16;
+
+/// Whether files are read at once, with one bar for all of them.
+static IS_HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on single files have no bar.
+pub(crate) fn hide_files() {
+    IS_HIDDEN.store(true, Ordering::Relaxed);
+}
 
 /// Work that takes longer than this is asked for with `--yes`, in seconds.
 pub(crate) const LONG_SECONDS: f64 = 3600.0;
@@ -42,7 +51,7 @@ impl Progress {
             started: Instant::now(),
             events: 0,
             bar: None,
-            shown: stderr().is_terminal(),
+            shown: stderr().is_terminal() && !IS_HIDDEN.load(Ordering::Relaxed),
         }
     }
 

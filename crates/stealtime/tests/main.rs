@@ -10,6 +10,7 @@ mod diff;
 mod doctor;
 mod facts;
 mod fit;
+mod fleet;
 mod import;
 mod json_page;
 mod names;

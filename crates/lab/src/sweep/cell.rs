@@ -1,62 +1,10 @@
-//! Values as results have them: switches, whole numbers, numbers and texts.
-
-use std::fmt;
+//! The values of a dimension as cells of results.
 
 use crate::knobs::{Value, kind_of, parameter_value};
 use crate::scenario::{Scenario, sizes};
 use crate::units::{Plain, time};
+use stealtime_results::{Cell, CellKind};
 use stealtime_simulator::config::ParamValue;
-
-/// What type a column has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CellKind {
-    /// Booleans.
-    Switch,
-    /// 64-bit integers; times are in ns.
-    Integer,
-    /// 64-bit floating point.
-    Number,
-    /// UTF-8.
-    Text,
-}
-
-/// A value of a column.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
-    /// There is none.
-    Null,
-    /// A boolean.
-    Switch(bool),
-    /// A whole number, or a time in ns.
-    Integer(i64),
-    /// A number.
-    Number(f64),
-    /// A text.
-    Text(String),
-}
-
-impl Cell {
-    const fn kind(&self) -> CellKind {
-        match self {
-            Self::Switch(_) => CellKind::Switch,
-            Self::Integer(_) => CellKind::Integer,
-            Self::Number(_) => CellKind::Number,
-            Self::Null | Self::Text(_) => CellKind::Text,
-        }
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Null => Ok(()),
-            Self::Switch(on) => on.fmt(f),
-            Self::Integer(number) => number.fmt(f),
-            Self::Number(number) => number.fmt(f),
-            Self::Text(text) => text.fmt(f),
-        }
-    }
-}
 
 /// The values of a dimension by what its knob takes; texts where they are not all of one type.
 pub(super) fn typed(scenario: &Scenario, knob: &str, texts: &[String]) -> (Vec<Cell>, CellKind) {

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use stealtime_results::Cell;
 
 use super::SweepError;
-use super::cell::Cell;
 use super::journal::Journal;
 use super::plan::Plan;
 use super::table::{Column, Columns};

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use stealtime_results::LockError;
 
 use super::plan::Plan;
 use super::{Form, Shard, SweepError, Varied};
@@ -209,11 +209,7 @@ fn few(values: &str) -> String {
 
 /// A sweep's folder, locked for this process.
 #[derive(Debug)]
-pub(super) struct Folder {
-    path: PathBuf,
-    /// Holds the lock.
-    _lock: File,
-}
+pub(super) struct Folder(stealtime_results::Folder);
 
 impl Folder {
     /// Makes the folder, or opens that of the same sweep. `restart`: removes former runs.
@@ -234,7 +230,8 @@ impl Folder {
                     differences: manifest.differences(&there),
                 });
             }
-            None if folder.is_empty()? => {}
+            // What a sweep that was killed while it began leaves behind is nothing.
+            None if folder.0.is_empty_but(&[MANIFEST]).map_err(failed)? => {}
             None => {
                 return Err(SweepError::NotASweep {
                     path: path.to_owned(),
@@ -258,22 +255,17 @@ impl Folder {
     }
 
     fn lock(path: &Path) -> Result<Self, SweepError> {
-        let failed = |source| SweepError::file(path, source);
-        let lock = File::open(path).map_err(failed)?;
-        if !lock.metadata().map_err(failed)?.is_dir() {
-            return Err(failed(io::ErrorKind::NotADirectory.into()));
-        }
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| SweepError::Busy {
-            path: path.to_owned(),
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-            _lock: lock,
+        let folder = stealtime_results::Folder::lock(path);
+        folder.map(Self).map_err(|error| match error {
+            LockError::File(source) => SweepError::file(path, source),
+            LockError::Busy => SweepError::Busy {
+                path: path.to_owned(),
+            },
         })
     }
 
     fn manifest(&self) -> Result<Option<Manifest>, SweepError> {
-        let path = self.path.join(MANIFEST);
+        let path = self.path().join(MANIFEST);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -286,38 +278,19 @@ impl Folder {
         })
     }
 
-    /// Nothing is in it but what a sweep that was killed while it began leaves behind.
-    fn is_empty(&self) -> Result<bool, SweepError> {
-        let failed = |source| SweepError::file(&self.path, source);
-        for entry in fs::read_dir(&self.path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            if name.to_string_lossy() != unfinished(MANIFEST) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Removes what a sweep has written, and nothing else.
     fn clear(&self) -> Result<(), SweepError> {
         let results = Form::ALL.map(Self::results);
         let names = results.iter().map(String::as_str);
         for name in names.chain([JOURNAL, MANIFEST]) {
-            for name in [name.to_owned(), unfinished(name)] {
-                let path = self.path.join(name);
-                match fs::remove_file(&path) {
-                    Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                        return Err(SweepError::file(&path, source));
-                    }
-                    _ => {}
-                }
-            }
+            let removed = self.0.remove(name);
+            removed.map_err(|(path, source)| SweepError::file(&path, source))?;
         }
         Ok(())
     }
 
     pub(super) fn journal(&self) -> PathBuf {
-        self.path.join(JOURNAL)
+        self.path().join(JOURNAL)
     }
 
     pub(super) fn results(form: Form) -> String {
@@ -325,7 +298,7 @@ impl Folder {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.path.join(name).is_file()
+        self.0.has(name)
     }
 
     /// Writes a file that is there whole or not at all.
@@ -334,33 +307,11 @@ impl Folder {
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> Result<PathBuf, SweepError> {
-        let path = self.path.join(name);
-        let new = self.path.join(unfinished(name));
-        let written = File::create(&new).and_then(|file| {
-            let mut writer = BufWriter::new(file);
-            write(&mut writer)?;
-            writer
-                .into_inner()
-                .map_err(io::IntoInnerError::into_error)?
-                .sync_all()
-        });
-        let renamed = written.and_then(|()| fs::rename(&new, &path));
-        match renamed {
-            Ok(()) => Ok(path),
-            Err(source) => {
-                // What is left of it would only take up room.
-                let _ = fs::remove_file(&new);
-                Err(SweepError::file(&path, source))
-            }
-        }
+        let written = self.0.whole(name, write);
+        written.map_err(|(path, source)| SweepError::file(&path, source))
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
-}
-
-/// What a file is called until it is whole.
-fn unfinished(name: &str) -> String {
-    format!(".{name}.new")
 }

@@ -9,7 +9,6 @@ mod cell;
 mod effects;
 mod error;
 mod folder;
-mod form;
 mod journal;
 mod merge;
 mod plan;
@@ -25,21 +24,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub use cell::{Cell, CellKind};
 pub use effects::{Best, BestPoint, Effect, Level, Summary};
 pub use error::SweepError;
-pub use form::Form;
 pub use journal::Journal;
 pub use merge::Merged;
 pub use plan::{Dimension, MOST_RUNS, Place, Plan};
 pub use record::{Ended, MetricKind};
 pub use shard::{MOST_SHARDS, Shard, ShardError};
+pub use stealtime_results::{Cell, CellKind, Form};
 pub use table::{Column, Columns};
 pub use time::Time;
 pub use values::{RangeProblem, Varied, VaryError, vary};
 
 use crate::run::{RunError, RunOutput, Runner, guarded};
 use folder::{Folder, Manifest};
+use stealtime_results::Note;
 
 /// Runs that an estimate tries, for each thread.
 const TRIALS: u64 = 4;
@@ -265,7 +264,18 @@ impl Sweep {
         // The journal's errors are not the file's.
         let mut unread = None;
         let written = self.folder.whole(&Folder::results(form), |writer| {
-            let mut rows = form.begin(&columns.all, writer)?;
+            let described = serde_json::to_string(&columns.all)?;
+            let notes = [
+                Note {
+                    key: "stealtime.version",
+                    value: env!("CARGO_PKG_VERSION"),
+                },
+                Note {
+                    key: "stealtime.columns",
+                    value: &described,
+                },
+            ];
+            let mut rows = form.begin("sweep", &columns.of_files(), &notes, writer)?;
             for run in 0..self.plan.runs() {
                 match columns.row(&self.plan, &self.journal, run) {
                     Ok(Some(row)) => rows.row(row)?,

@@ -7,10 +7,11 @@ use std::sync::PoisonError;
 use std::thread::Builder;
 
 use serde::Serialize;
+use stealtime_results::{Cell, CellKind};
 use stealtime_simulator::config::Config;
 
 use super::SweepError;
-use super::cell::{Cell, CellKind, typed};
+use super::cell::typed;
 use super::values::Varied;
 use crate::scenario::{MOST_SEEDS, Refused, Scenario, Setting, Variant};
 

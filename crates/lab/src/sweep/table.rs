@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stealtime_results::{Cell, CellKind};
 
 use super::SweepError;
-use super::cell::{Cell, CellKind};
 use super::journal::Journal;
 use super::plan::Plan;
 use super::record::{Ended, MetricKind};
@@ -117,6 +117,16 @@ impl Columns {
             fixed,
             places,
         }
+    }
+
+    /// The columns of the results' files.
+    #[must_use]
+    pub(super) fn of_files(&self) -> Vec<stealtime_results::Column> {
+        let columns = self.all.iter().map(|column| stealtime_results::Column {
+            name: column.name.clone(),
+            kind: column.kind,
+        });
+        columns.collect()
     }
 
     /// The row of a run that has ended.

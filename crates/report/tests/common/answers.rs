@@ -68,6 +68,7 @@ pub(crate) fn answers() -> Answers {
             interrupt(Some(236), "local_timer", 3_501),
             interrupt(None, "unknown", 7),
         ],
+        histograms: Vec::new(),
         findings: vec![
             finding(
                 "steal",

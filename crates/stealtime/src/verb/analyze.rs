@@ -1,5 +1,7 @@
 //! `stealtime analyze`.
 
+mod fleet;
+
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use stealtime_analysis::{Answers, Longest, Selection, Skip};
@@ -27,10 +29,15 @@ Examples:
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
   stealtime analyze trace.dat --report trace.html
   stealtime analyze trace.dat --format csv --key ready > ready.csv
+  stealtime analyze /fleet/*.dat.zst -o fleet
+  find /fleet -name '*.dat*' -print0 | stealtime analyze @- -o fleet --key time,ready,findings
   trace-cmd stream -e kvm -e sched | stealtime analyze -")]
 pub(crate) struct Analyze {
     #[command(flatten)]
     recording: Recording,
+
+    #[command(flatten)]
+    many: fleet::Many,
 
     /// From this time on: 1.5s, 200ms, 30us after the first event, or @1580.515472 of the trace's clock
     #[arg(long, value_name = "TIME")]
@@ -130,23 +137,21 @@ impl Analyze {
             });
         }
         let keys = self.keys();
+        if let Some(folder) = self.many.out() {
+            return self.run_many(folder, format, &keys);
+        }
         let csv_key = match (format, keys.as_slice()) {
             (Format::Csv, [key]) => Some(*key),
             (Format::Csv, _) => return Err(CliError::CsvKey(Key::ALL.map(Key::name).join(", "))),
             _ => None,
         };
-        let selection = Selection {
-            vms: self.vm.clone(),
-            vcpus: self.vcpu.clone(),
-            cpus: CpuRange::numbers(&self.cpu),
-            ..Selection::default()
-        };
         let path = &self.recording.trace;
         let (window, unwanted) = (Some(self.window()), self.unwanted(format, &keys));
+        let selection = self.selection();
         let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
         self.check(&analyzed)?;
         analyzed.answers.source.notes.extend(self.selected());
-        self.name_exports(&mut analyzed.answers);
+        Self::name_exports(&self.recording, &mut analyzed.answers);
         let snapshot = analyzed.host.snapshot.as_ref();
         let remedies = stealtime_whatif::remedies(&analyzed.answers, snapshot);
         if !self.report.is_stdout() {
@@ -171,6 +176,15 @@ impl Analyze {
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))
     }
 
+    fn selection(&self) -> Selection {
+        Selection {
+            vms: self.vm.clone(),
+            vcpus: self.vcpu.clone(),
+            cpus: CpuRange::numbers(&self.cpu),
+            ..Selection::default()
+        }
+    }
+
     /// The single waits that are wanted.
     fn longest(&self) -> Longest {
         Longest {
@@ -180,10 +194,10 @@ impl Analyze {
     }
 
     /// Gives each long wait the command that exports it.
-    fn name_exports(&self, answers: &mut Answers) {
+    fn name_exports(recording: &Recording, answers: &mut Answers) {
         /// Shown before and after a wait, in ns: what led to it, and what it led to.
         const AROUND_NS: u64 = 1_000_000;
-        if self.recording.trace.as_os_str() == "-" {
+        if recording.trace.as_os_str() == "-" {
             return;
         }
         let first = answers.source.first_ns;
@@ -193,7 +207,7 @@ impl Analyze {
             let close = end.saturating_add(AROUND_NS);
             stall.export = Some(format!(
                 "stealtime export{} --to perfetto --from {} --until {} -o stall-{number}.pftrace",
-                self.recording.as_arguments(),
+                recording.as_arguments(),
                 When::At(begin),
                 When::At(close)
             ));
@@ -277,6 +291,7 @@ impl Analyze {
             skip,
             only: wanted,
             longest,
+            has_histograms: false,
         }
     }
 

@@ -11,16 +11,15 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
-use super::cell::{Cell, CellKind};
-use super::table::Column;
+use crate::{Cell, CellKind, Column};
 
 /// Rows of a row group: what is held in memory at a time.
 const GROUP: usize = 8_192;
 
-/// How results are written.
+/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Apache Parquet, Snappy, a column for each knob and metric.
+    /// Apache Parquet, compressed by Snappy.
     Parquet,
     /// Commas, a head line; what is not there is empty.
     Csv,
@@ -39,22 +38,46 @@ impl Form {
         }
     }
 
-    /// A writer of rows with these columns.
-    pub(super) fn begin<'w>(
+    /// A writer of rows with these columns. `name` is that of the schema in Parquet, `notes` are its
+    /// metadata; CSV has neither.
+    ///
+    /// # Errors
+    /// Those of the writer, and names of columns that the form refuses.
+    pub fn begin<'w>(
         self,
-        columns: &'w [Column],
+        name: &str,
+        columns: &[Column],
+        notes: &[Note<'_>],
         writer: &'w mut (dyn Write + Send),
     ) -> io::Result<Box<dyn Rows + 'w>> {
         Ok(match self {
-            Self::Parquet => Box::new(ParquetRows::new(columns, writer)?),
+            Self::Parquet => Box::new(ParquetRows::new(name, columns, notes, writer)?),
             Self::Csv => Box::new(CsvRows::new(columns, writer)?),
         })
     }
 }
 
+/// An entry of a Parquet file's metadata.
+#[derive(Clone, Copy, Debug)]
+pub struct Note<'n> {
+    /// Its name.
+    pub key: &'n str,
+    /// Its text.
+    pub value: &'n str,
+}
+
 /// Takes rows.
-pub(super) trait Rows {
+pub trait Rows {
+    /// The next row: a cell for each column. Cells of another type than the column's are missing values.
+    ///
+    /// # Errors
+    /// Those of the writer.
     fn row(&mut self, row: Vec<Cell>) -> io::Result<()>;
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// Those of the writer.
     fn end(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -76,22 +99,23 @@ struct ParquetRows<'w> {
 }
 
 impl<'w> ParquetRows<'w> {
-    fn new(columns: &[Column], sink: &'w mut (dyn Write + Send)) -> io::Result<Self> {
+    fn new(
+        name: &str,
+        columns: &[Column],
+        notes: &[Note<'_>],
+        sink: &'w mut (dyn Write + Send),
+    ) -> io::Result<Self> {
         let fields: Result<Vec<_>, ParquetError> = columns.iter().map(field).collect();
         let fields = fields.map_err(io_error)?;
-        let schema = Type::group_type_builder("sweep")
+        let schema = Type::group_type_builder(name)
             .with_fields(fields)
             .build()
             .map_err(io_error)?;
-        let columns_text = serde_json::to_string(columns)?;
-        let notes = [
-            ("stealtime.version", env!("CARGO_PKG_VERSION")),
-            ("stealtime.columns", &columns_text),
-        ];
-        let notes = notes.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+        let notes = notes.iter();
+        let notes = notes.map(|note| KeyValue::new(note.key.to_owned(), note.value.to_owned()));
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
-            .set_key_value_metadata(Some(notes.to_vec()))
+            .set_key_value_metadata(Some(notes.collect()))
             .build();
         let writer = SerializedFileWriter::new(sink, Arc::new(schema), Arc::new(properties));
         Ok(Self {

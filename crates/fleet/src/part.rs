@@ -1,0 +1,139 @@
+//! What one recording leaves in the folder: a head, then the rows of each table.
+//!
+//! The head is a line of JSON with the place of each table behind it, so that a table is read without the
+//! others. Rows are JSON lists.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stealtime_results::{Cell, CellKind};
+
+use crate::FleetError;
+use crate::fleet::{Identity, Outcome};
+use crate::tables::Table;
+
+/// The head of a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) identity: Identity,
+    pub(crate) host: Option<String>,
+    /// `done`, `partial` or `failed`.
+    pub(crate) status: String,
+    pub(crate) error: Option<String>,
+    /// The name of each table, and how many bytes its rows have.
+    tables: Vec<(String, u64)>,
+}
+
+/// Writes a part.
+pub(crate) fn write(
+    identity: &Identity,
+    outcome: &Outcome,
+    writer: &mut impl Write,
+) -> io::Result<()> {
+    let mut tables = Vec::new();
+    let mut body = Vec::new();
+    if let Some(rows) = &outcome.tables {
+        for (table, rows) in rows.iter() {
+            let begin = body.len();
+            let rows = rows.iter();
+            let rows: Vec<Vec<Value>> = rows.map(|row| row.iter().map(value).collect()).collect();
+            serde_json::to_writer(&mut body, &rows)?;
+            tables.push((table.name().to_owned(), (body.len() - begin) as u64));
+        }
+    }
+    let head = Head {
+        identity: identity.clone(),
+        host: outcome.host.clone(),
+        status: outcome.status().to_owned(),
+        error: outcome.error.clone(),
+        tables,
+    };
+    serde_json::to_writer(&mut *writer, &head)?;
+    writer.write_all(b"\n")?;
+    writer.write_all(&body)
+}
+
+fn value(cell: &Cell) -> Value {
+    match cell {
+        Cell::Null => Value::Null,
+        Cell::Switch(on) => (*on).into(),
+        Cell::Integer(number) => (*number).into(),
+        Cell::Number(number) => (*number).into(),
+        Cell::Text(text) => text.as_str().into(),
+    }
+}
+
+/// A part that is there.
+pub(crate) struct Part<'p> {
+    path: &'p Path,
+    file: BufReader<File>,
+    pub(crate) head: Head,
+    /// Where the rows begin.
+    body: u64,
+}
+
+impl<'p> Part<'p> {
+    /// Opens it.
+    pub(crate) fn open(path: &'p Path) -> Result<Self, FleetError> {
+        let failed = |source| FleetError::file(path, source);
+        let mut file = BufReader::new(File::open(path).map_err(failed)?);
+        let mut line = Vec::new();
+        file.read_until(b'\n', &mut line).map_err(failed)?;
+        let head = serde_json::from_slice(&line);
+        Ok(Self {
+            path,
+            file,
+            head: head.map_err(|error| FleetError::damaged(path, error))?,
+            body: line.len() as u64,
+        })
+    }
+
+    /// The rows of a table, none if the recording could not be read.
+    pub(crate) fn rows(&mut self, table: Table) -> Result<Vec<Vec<Cell>>, FleetError> {
+        let mut begin = self.body;
+        let mut tables = self.head.tables.iter();
+        let length = tables.find_map(|(name, length)| {
+            let is_it = name == table.name();
+            begin = begin.saturating_add(if is_it { 0 } else { *length });
+            is_it.then_some(*length)
+        });
+        let Some(length) = length else {
+            return Ok(Vec::new());
+        };
+        let failed = |source| FleetError::file(self.path, source);
+        self.file.seek(SeekFrom::Start(begin)).map_err(failed)?;
+        let rows: Vec<Vec<Value>> = serde_json::from_reader((&mut self.file).take(length))
+            .map_err(|error| FleetError::damaged(self.path, error))?;
+        let columns = table.columns();
+        // Host and recording come before them.
+        let kinds: Vec<CellKind> = columns.iter().map(|column| column.kind).collect();
+        let kinds = kinds.get(2 + usize::from(table == Table::Recordings)..);
+        let kinds = kinds.unwrap_or_default();
+        let row = |row: Vec<Value>| match row.len() == kinds.len() {
+            true => {
+                let values = row.into_iter().zip(kinds);
+                Ok(values.map(|(value, kind)| cell(value, *kind)).collect())
+            }
+            false => Err(FleetError::damaged(
+                self.path,
+                format!("a row of {} with {} cells", table.name(), row.len()),
+            )),
+        };
+        rows.into_iter().map(row).collect()
+    }
+}
+
+fn cell(value: Value, kind: CellKind) -> Cell {
+    match value {
+        Value::Bool(on) => Cell::Switch(on),
+        Value::String(text) => Cell::Text(text),
+        Value::Number(number) => match kind {
+            CellKind::Number => number.as_f64().map_or(Cell::Null, Cell::Number),
+            _ => number.as_i64().map_or(Cell::Null, Cell::Integer),
+        },
+        _ => Cell::Null,
+    }
+}

@@ -1,0 +1,10 @@
+//! Folders of results: locked, with files that are there whole or not at all, and rows of typed columns as
+//! Parquet or CSV. The same rows are the same bytes.
+
+mod cell;
+mod folder;
+mod form;
+
+pub use cell::{Cell, CellKind, Column};
+pub use folder::{Folder, LockError};
+pub use form::{Form, Note, Rows};
