@@ -194,12 +194,12 @@ impl Stretch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use stealtime_simulator::script::Spent;
 
     use super::*;
 
-    const MS: u64 = 1_000_000;
+    pub(crate) const MS: u64 = 1_000_000;
 
     fn work(ns: u64) -> Step {
         Step::Run {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     /// A vCPU that halts every 3 ms, and computes for 6 ms without a halt at the end, in 12 ms.
-    fn task(end: Until) -> RecordedTask {
+    pub(crate) fn task(end: Until) -> RecordedTask {
         let (mut steps, mut waits) = (Vec::new(), Vec::new());
         for turn in 0..10u64 {
             waits.push(Wait {

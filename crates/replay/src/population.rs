@@ -325,22 +325,49 @@ fn arrive(tasks: &mut [RecordedTask], cpus: u32) {
     }
 }
 
-/// Timers of guests expire at their recorded times, for hosts with more contention than recorded. Timers that
-/// count from what a guest did last would come later for a guest that waits, so that demand falls as waiting
-/// grows. Requests, and periods that a guest catches up with, do not.
+/// Timers of guests expire at their recorded times, for hosts with more contention than recorded: requests,
+/// and periods that a guest catches up with, do not wait for it. A guest that sleeps for the same time after
+/// each piece of work is another matter. Its timers count from there, so that its demand falls as waiting
+/// grows.
 pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl Fn(usize) -> bool) {
     let is_meant = |task: &&mut RecordedTask| task.vm.is_some_and(&is_meant);
     for task in tasks.iter_mut().filter(is_meant) {
+        let counts_from_work = sleeps_after_work(task);
         let mut steps = task.steps.to_vec();
         for wait in task.waits.iter() {
             if let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize)
                 && let Until::Armed(_) | Until::Grid { .. } = end
+                && !(counts_from_work && matches!(end, Until::Armed(_)))
             {
                 *end = Until::Time(wait.ended_ns);
             }
         }
         task.steps = Arc::from(steps);
     }
+}
+
+/// Fewer timers show no usual time.
+const FEW_TIMERS: usize = 8;
+
+/// Whether a task sets its timers for one and the same time, whatever its work took. Timers on a grid in time
+/// are apart already. A timer is set for the same time if it differs by less than a hundredth of it, which is
+/// what the way to the hardware takes more or less.
+fn sleeps_after_work(task: &RecordedTask) -> bool {
+    let waits = task.waits.iter();
+    let armed = waits.filter_map(|wait| match task.steps.get(wait.step as usize) {
+        Some(Step::Halt(Until::Armed(ns)) | Step::Sleep(Until::Armed(ns))) => Some(*ns),
+        _ => None,
+    });
+    let mut armed: Vec<u64> = armed.collect();
+    armed.sort_unstable();
+    let Some(&usual) = armed
+        .get(armed.len() / 2)
+        .filter(|_| armed.len() >= FEW_TIMERS)
+    else {
+        return false;
+    };
+    let alike = armed.iter().filter(|ns| ns.abs_diff(usual) <= usual / 100);
+    alike.count() * 3 >= armed.len() * 2
 }
 
 /// A host on which the simulated scheduler places tasks. Those of VMs may use all CPUs, unless the host is
@@ -432,4 +459,35 @@ pub(crate) fn without(
         task.steps = steps.collect::<Arc<[Step]>>();
     }
     remaining
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clocked::tests::{MS, task};
+
+    #[test]
+    fn timers_that_count_from_work_stay_so() {
+        let recorded = task(Until::Armed(MS));
+        let mut tasks = [recorded.clone()];
+        wake_at_recorded_times(&mut tasks, |_| true);
+        assert_eq!(tasks[0].steps, recorded.steps);
+    }
+
+    #[test]
+    fn timers_that_depend_on_work_expire_at_their_recorded_times() {
+        let mut recorded = task(Until::Armed(MS));
+        let steps = (0u64..).zip(recorded.steps.iter());
+        let steps = steps.map(|(index, step)| match step {
+            Step::Halt(_) => Step::Halt(Until::Armed(MS + index * MS / 20)),
+            step => *step,
+        });
+        recorded.steps = steps.collect();
+        let mut tasks = [recorded.clone()];
+        wake_at_recorded_times(&mut tasks, |_| true);
+        for wait in recorded.waits.iter() {
+            let step = tasks[0].steps.get(wait.step as usize);
+            assert_eq!(step, Some(&Step::Halt(Until::Time(wait.ended_ns))));
+        }
+    }
 }
