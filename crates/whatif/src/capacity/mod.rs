@@ -34,7 +34,7 @@ pub(crate) use limit::{Parts, quantity, write_quantity};
 pub use rebalance::{HostChange, HostFailure, Migration, Rebalance, rebalance};
 pub use rebalance_document::{HostRecording, RebalanceDocument};
 pub use recorded::RecordedHost;
-pub(crate) use recorded::vms as recorded_vms;
+pub use recorded::vms as recorded_vms;
 pub use removal::{Removal, Removals, Spared, Suffering};
 pub use report::FitDocument;
 pub use seen::{SeenFigure, SeenRow, SeenSeries, SeenStep, base_of};

@@ -40,8 +40,9 @@ impl std::fmt::Debug for RecordedHost<'_> {
     }
 }
 
-/// The VMs of a recording.
-pub(crate) fn vms(recorded: &Recorded) -> Vec<HostVm> {
+/// The VMs of a recording, in its order.
+#[must_use]
+pub fn vms(recorded: &Recorded) -> Vec<HostVm> {
     let measured = recorded.measured_with_halts();
     let is_elastic = |vm: usize| {
         let tasks = recorded.recording.tasks.iter();
