@@ -325,10 +325,10 @@ fn arrive(tasks: &mut [RecordedTask], cpus: u32) {
     }
 }
 
-/// Timers of guests expire at their recorded times, for hosts with more contention than recorded: requests,
-/// and periods that a guest catches up with, do not wait for it. A guest that sleeps for the same time after
-/// each piece of work is another matter. Its timers count from there, so that its demand falls as waiting
-/// grows.
+/// Timers of guests expire at their recorded times, for hosts with more contention than recorded. Requests do
+/// not wait for a late guest, nor do periods that it catches up with. A guest that sleeps for the same time
+/// after each piece of work is another matter. Its timers count from there, so that its demand falls as
+/// waiting grows.
 pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl Fn(usize) -> bool) {
     let is_meant = |task: &&mut RecordedTask| task.vm.is_some_and(&is_meant);
     for task in tasks.iter_mut().filter(is_meant) {
@@ -350,8 +350,7 @@ pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl 
 const FEW_TIMERS: usize = 8;
 
 /// Whether a task sets its timers for one and the same time, whatever its work took. Timers on a grid in time
-/// are apart already. A timer is set for the same time if it differs by less than a hundredth of it, which is
-/// what the way to the hardware takes more or less.
+/// are apart already. Times are the same within a hundredth: the way to the hardware takes more or less.
 fn sleeps_after_work(task: &RecordedTask) -> bool {
     let waits = task.waits.iter();
     let armed = waits.filter_map(|wait| match task.steps.get(wait.step as usize) {
