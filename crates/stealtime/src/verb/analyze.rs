@@ -29,7 +29,7 @@ Examples:
   stealtime analyze trace.dat --json | jq '.vcpus[] | {vm, vcpu, preempted_ns}'
   stealtime analyze trace.dat --report trace.html
   stealtime analyze trace.dat --format csv --key ready > ready.csv
-  stealtime analyze /fleet/*.dat.zst -o fleet
+  stealtime analyze trace.dat perf.data -o fleet
   find /fleet -name '*.dat*' -print0 | stealtime analyze @- -o fleet --key time,ready,findings
   trace-cmd stream -e kvm -e sched | stealtime analyze -")]
 pub(crate) struct Analyze {
