@@ -97,15 +97,6 @@ pub struct Fleet {
     options: String,
 }
 
-/// A recording that the folder lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// Its place in the list.
-    pub index: usize,
-    /// The recording.
-    pub path: PathBuf,
-}
-
 /// A table's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Written {
@@ -171,9 +162,9 @@ impl Fleet {
     ///
     /// # Errors
     /// A part cannot be read.
-    pub fn missing(&self, recordings: &[PathBuf]) -> Result<Vec<Missing>, FleetError> {
+    pub fn missing(&self, recordings: &[PathBuf]) -> Result<Vec<PathBuf>, FleetError> {
         let mut missing = Vec::new();
-        for (index, path) in recordings.iter().enumerate() {
+        for path in recordings {
             let part = self.parts.path().join(part_name(path));
             let is_there = match Part::open(&part) {
                 Ok(part) => {
@@ -190,10 +181,7 @@ impl Fleet {
                 Err(error) => return Err(error),
             };
             if !is_there {
-                missing.push(Missing {
-                    index,
-                    path: path.clone(),
-                });
+                missing.push(path.clone());
             }
         }
         Ok(missing)

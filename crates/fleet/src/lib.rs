@@ -13,5 +13,5 @@ mod tables;
 mod tests;
 
 pub use error::FleetError;
-pub use fleet::{Fleet, Identity, Missing, Outcome, Written};
+pub use fleet::{Fleet, Identity, Outcome, Written};
 pub use tables::{RecordingTables, Table};

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const KHZ: u32 = 2_500_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// A guest whose vCPUs were written by value, with this many ns before each write.
+/// A guest with vCPUs that are written by value, with this many ns before each write.
 fn restored(host: &FakeHost, delays_ns: &[u64]) -> (FakeVm, Vec<FakeVcpu>) {
     let (vm, vcpus) = host.vm(delays_ns.len());
     for (vcpu, delay_ns) in vcpus.iter().zip(delays_ns) {

@@ -43,7 +43,7 @@ fn node(index: u32) -> Option<&'static Node> {
     NODES.get(index as usize)
 }
 
-/// The list of a CPU, whose lock is held. It links the vCPUs, as Linux does.
+/// The list of a CPU; its lock is held. It links the vCPUs, as Linux does.
 struct List {
     head: u32,
 }

@@ -400,7 +400,7 @@ impl<'a> Vcpu<'a> {
     }
 }
 
-/// Runs the guest to its end. Prints what it did.
+/// Runs the guest to its end. Prints its exits and interrupts.
 pub fn main() {
     let machine = Machine {
         shared: SharedVcpu::new(true),

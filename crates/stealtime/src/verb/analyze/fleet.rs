@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stealtime_fleet::{
-    Fleet, FleetError, Identity, Missing, Outcome, RecordingTables, Table, Written,
-};
+use stealtime_fleet::{Fleet, FleetError, Identity, Outcome, RecordingTables, Table, Written};
 use stealtime_lab::sweep::Form;
 use stealtime_report::{Key, json};
 
@@ -156,7 +154,7 @@ fn list(file: &Path) -> Result<Vec<PathBuf>, CliError> {
 struct Work<'w> {
     analyze: &'w Analyze,
     fleet: &'w Fleet,
-    missing: &'w [Missing],
+    missing: &'w [PathBuf],
     next: AtomicUsize,
     done: AtomicUsize,
     stop: &'w AtomicBool,
@@ -166,8 +164,7 @@ struct Work<'w> {
 impl Work<'_> {
     /// Analyzes recordings until none is left, the user stops, or a part cannot be written.
     fn go_on(&self, bar: &RunProgress) {
-        while let Some(missing) = self.next() {
-            let path = &missing.path;
+        while let Some(path) = self.next() {
             let identity = Identity::of(path);
             let outcome = self.analyze.outcome(path);
             if let Err(error) = self.fleet.keep(path, identity, outcome) {
@@ -178,7 +175,7 @@ impl Work<'_> {
     }
 
     /// The next recording, if there is more to do.
-    fn next(&self) -> Option<&Missing> {
+    fn next(&self) -> Option<&PathBuf> {
         let is_over = self.stop.load(Ordering::Relaxed) || self.error().is_some();
         let index = || self.next.fetch_add(1, Ordering::Relaxed);
         (!is_over).then(|| self.missing.get(index())).flatten()
