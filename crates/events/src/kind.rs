@@ -1,5 +1,6 @@
 //! What can happen: one variant a tracepoint, made from the [table](crate::for_each_tracepoint).
 
+use crate::field::{Field, FieldType, FieldValue};
 use crate::{ExitReason, HostVector, NameId, Tid, VcpuId};
 
 /// Makes [`Kind`] and the numbers and names of its tracepoints.
@@ -89,6 +90,39 @@ macro_rules! kinds {
                 let (_, entry, exit) = HostVector::ALL[vector / 2].names();
                 if vector.is_multiple_of(2) { entry } else { exit }
             }
+
+            /// Names and types of the fields of the tracepoint with this number, in their order; none for a
+            /// number that no tracepoint has.
+            #[must_use]
+            pub const fn fields_of(number: usize) -> &'static [(&'static str, FieldType)] {
+                const FIELDS: &[&[(&str, FieldType)]] = &[
+                    $(
+                        $( row!($kind: $($( (stringify!($field), <$type as Field>::TYPE), )?)*), )?
+                        $( &[$( (stringify!($made_field), <$made_type as Field>::TYPE), )*], )?
+                    )*
+                ];
+                const VECTOR: &[(&str, FieldType)] = &[("vector", FieldType::Integer)];
+                if number < FIELDS.len() {
+                    FIELDS[number]
+                } else if number < Self::TRACEPOINTS {
+                    VECTOR
+                } else {
+                    &[]
+                }
+            }
+
+            /// Gives the value of each field of [`Self::fields_of`] to `take`, in their order.
+            #[inline]
+            pub fn fields(self, mut take: impl FnMut(FieldValue)) {
+                match self {
+                    Self::Task { .. } | Self::VcpuThread { .. } | Self::Lost { .. } | Self::Other { .. } => {}
+                    Self::VectorEntry { vector, .. } | Self::VectorExit { vector, .. } => take(vector.value()),
+                    $(
+                        $( Self::$kind { $($( $field, )?)* } => { $($( take($field.value()); )?)* } )?
+                        $( Self::$made { $($made_field,)* } => { $( take($made_field.value()); )* } )?
+                    )*
+                }
+            }
         }
     };
 }
@@ -97,6 +131,14 @@ macro_rules! kinds {
 macro_rules! first {
     ($first:ident $($rest:ident)*) => {
         stringify!($first)
+    };
+}
+
+/// The fields of a row. It takes the name of the row, because a repetition of the table needs a part of the
+/// row in it.
+macro_rules! row {
+    ($kind:ident: $($field:tt)*) => {
+        &[$($field)*]
     };
 }
 
@@ -138,6 +180,36 @@ mod tests {
             );
         }
         assert_eq!(Kind::name_of(Kind::TRACEPOINTS), "");
+    }
+
+    #[test]
+    fn a_kind_gives_the_fields_of_its_number() {
+        let exit = Kind::KvmExit {
+            reason: ExitReason::vmx(1),
+            vcpu: VcpuId(3),
+            intr_vector: None,
+            info1: u64::MAX,
+        };
+        let number = exit.number().expect("a tracepoint");
+        let mut names = Kind::fields_of(number).iter().map(|field| field.0);
+        let mut expected = [
+            ("reason", FieldValue::Exit(ExitReason::vmx(1))),
+            ("vcpu", FieldValue::Integer(3)),
+            ("intr_vector", FieldValue::Missing),
+            ("info1", FieldValue::Wide(u64::MAX)),
+        ]
+        .into_iter();
+        exit.fields(|value| {
+            let name = names.next().expect("a name for each value");
+            assert_eq!(Some((name, value)), expected.next());
+        });
+        assert_eq!((names.next(), expected.next()), (None, None));
+        let timer = Kind::HrtimerCancel { hrtimer: 7 };
+        let number = timer.number().expect("a tracepoint");
+        assert_eq!(Kind::fields_of(number), [("hrtimer", FieldType::Wide)]);
+        assert!(Kind::fields_of(Kind::TRACEPOINTS).is_empty());
+        let vector = Kind::fields_of(Kind::TRACEPOINTS - 1);
+        assert_eq!(vector, [("vector", FieldType::Integer)]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod context;
 pub mod exit_reason;
+mod field;
 pub mod hypercall;
 mod ids;
 mod kind;
@@ -18,6 +19,7 @@ pub mod vector;
 
 pub use context::Context;
 pub use exit_reason::{ExitReason, Isa};
+pub use field::{FieldType, FieldValue};
 pub use ids::{CpuId, NameId, Names, Tid, VcpuId};
 pub use kind::Kind;
 pub use vector::HostVector;
