@@ -237,6 +237,9 @@ pub(crate) fn drive(
             take(event, source)?;
         }
         progress.events(events.len(), source);
+        if progress.is_stopped() {
+            return Err(CliError::Stopped);
+        }
         match read {
             Ok(true) => {}
             Ok(false) => return Ok(None),

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use stealtime_report::escape;
 use tempfile::NamedTempFile;
 
+use crate::call::Call;
 use crate::error::CliError;
 
 /// A file that Ctrl-C must not leave behind.
@@ -19,8 +20,11 @@ static STOP: AtomicBool = AtomicBool::new(false);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// From now on the first Ctrl-C only sets this: the caller ends its work. The second one ends the
-/// process as ever.
+/// process as ever. A [`Call`] has a stop of its own.
 pub(crate) fn stop_by_interrupt() -> &'static AtomicBool {
+    if let Some(call) = Call::current() {
+        return call.stopped();
+    }
     IS_WATCHED.store(true, Ordering::Relaxed);
     &STOP
 }
@@ -55,11 +59,14 @@ pub(crate) fn color() -> bool {
 
 /// A line on standard error, safe for a terminal. Without a reader it is dropped.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", escape::terminal(text));
+    note_safe(&escape::terminal(text));
 }
 
 /// Lines on standard error that are safe for a terminal already.
 pub(crate) fn note_safe(text: &str) {
+    if let Some(call) = Call::current() {
+        return call.note(text);
+    }
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -175,6 +182,12 @@ fn folder(path: &Path) -> &Path {
 pub(crate) fn to_stdout(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), CliError> {
+    if let Some(call) = Call::current() {
+        let mut printed = Vec::new();
+        write(&mut printed).map_err(CliError::Stdout)?;
+        call.print(&printed);
+        return Ok(());
+    }
     let mut writer = io::BufWriter::new(io::stdout().lock());
     write(&mut writer)
         .and_then(|()| writer.flush())

@@ -1,11 +1,14 @@
 //! How far a long reading is, on standard error where that is a terminal.
 
 use std::io::{IsTerminal, stderr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use stealtime_trace::EventSource;
+
+use crate::call::{Call, Step};
 
 /// Readings shorter than this show nothing.
 const LONG: Duration = Duration::from_millis(700);
@@ -41,6 +44,8 @@ pub(crate) struct Progress {
     events: u64,
     bar: Option<ProgressBar>,
     shown: bool,
+    /// The program that watches this work instead.
+    call: Option<Arc<Call>>,
 }
 
 impl Progress {
@@ -51,6 +56,7 @@ impl Progress {
             started: Instant::now(),
             events: 0,
             bar: None,
+            call: Call::current(),
             shown: stderr().is_terminal() && !IS_HIDDEN.load(Ordering::Relaxed),
         }
     }
@@ -59,10 +65,26 @@ impl Progress {
     pub(crate) fn events(&mut self, count: usize, source: &dyn EventSource) {
         let former = self.events / STRIDE;
         self.events += count as u64;
-        if self.shown && self.events / STRIDE > former && self.started.elapsed() > LONG {
+        if self.events / STRIDE == former {
+            return;
+        }
+        if let Some(call) = &self.call {
+            let (bytes, total) = source.progress();
+            call.step(Step {
+                doing: self.doing,
+                done: bytes,
+                total,
+            });
+        } else if self.shown && self.started.elapsed() > LONG {
             let (bytes, total) = source.progress();
             self.draw(bytes, total);
         }
+    }
+
+    /// Whether the program that watches this work has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let call = self.call.as_ref();
+        call.is_some_and(|call| call.stopped().load(Ordering::Relaxed))
     }
 
     fn draw(&mut self, bytes: u64, total: Option<u64>) {
@@ -86,41 +108,52 @@ impl Drop for Progress {
 
 /// A bar for runs, each of which takes a while.
 #[derive(Debug)]
-pub(crate) struct RunProgress(Option<ProgressBar>);
+pub(crate) enum RunProgress {
+    /// Short, or without a terminal.
+    Hidden,
+    /// A terminal's.
+    Bar(ProgressBar),
+    /// Watched by a program.
+    Called {
+        call: Arc<Call>,
+        doing: &'static str,
+        total: Option<u64>,
+    },
+}
 
 impl RunProgress {
     /// So many runs begin now.
     pub(crate) fn new(doing: &'static str, runs: usize) -> Self {
-        if !stderr().is_terminal() || runs < 2 {
-            return Self(None);
-        }
-        let bar = ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr());
         let template = "{prefix} {bar:30} {pos}/{len} runs, {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+        match runs {
+            0 | 1 => Self::Hidden,
+            _ => Self::with_template(doing, Some(runs as u64), template),
         }
-        bar.set_prefix(doing);
-        Self(Some(bar))
     }
 
     /// Runs begin, and a search decides how many.
     pub(crate) fn unbounded(doing: &'static str) -> Self {
-        if !stderr().is_terminal() {
-            return Self(None);
+        Self::with_template(doing, None, "{prefix} {spinner} {pos} replays, {elapsed}")
+    }
+
+    fn with_template(doing: &'static str, total: Option<u64>, template: &str) -> Self {
+        if let Some(call) = Call::current() {
+            return Self::Called { call, doing, total };
         }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        if let Ok(style) =
-            ProgressStyle::with_template("{prefix} {spinner} {pos} replays, {elapsed}")
-        {
+        if !stderr().is_terminal() {
+            return Self::Hidden;
+        }
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         bar.set_prefix(doing);
-        Self(Some(bar))
+        Self::Bar(bar)
     }
 
     /// So many were done before it began: they say nothing of the time that is left.
     pub(crate) fn resumed(self, runs: u64) -> Self {
-        if let Some(bar) = &self.0 {
+        if let Self::Bar(bar) = &self {
             bar.set_position(runs);
             bar.reset_eta();
         }
@@ -129,15 +162,21 @@ impl RunProgress {
 
     /// So many are done.
     pub(crate) fn done(&self, runs: usize) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(runs as u64);
+        match self {
+            Self::Hidden => {}
+            Self::Bar(bar) => bar.set_position(runs as u64),
+            Self::Called { call, doing, total } => call.step(Step {
+                doing,
+                done: runs as u64,
+                total: *total,
+            }),
         }
     }
 }
 
 impl Drop for RunProgress {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Self::Bar(bar) = self {
             bar.finish_and_clear();
         }
     }

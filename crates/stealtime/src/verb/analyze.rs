@@ -12,6 +12,7 @@ use stealtime_whatif::Remedy;
 
 use super::pick;
 use crate::args::{CpuRange, Form, Forms, Recording, Window};
+use crate::call::Analysis;
 use crate::error::CliError;
 use crate::input::{Analyzed, Unwanted};
 use crate::report::ReportTo;
@@ -145,13 +146,7 @@ impl Analyze {
             (Format::Csv, _) => return Err(CliError::CsvKey(Key::ALL.map(Key::name).join(", "))),
             _ => None,
         };
-        let path = &self.recording.trace;
-        let (window, unwanted) = (Some(self.window()), self.unwanted(format, &keys));
-        let selection = self.selection();
-        let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
-        self.check(&analyzed)?;
-        analyzed.answers.source.notes.extend(self.selected());
-        Self::name_exports(&self.recording, &mut analyzed.answers);
+        let analyzed = self.analyzed(self.unwanted(format, &keys))?;
         let snapshot = analyzed.host.snapshot.as_ref();
         let remedies = stealtime_whatif::remedies(&analyzed.answers, snapshot);
         if !self.report.is_stdout() {
@@ -174,6 +169,46 @@ impl Analyze {
         analyzed
             .cut
             .map_or(Ok(()), |error| Err(CliError::Cut(error)))
+    }
+
+    fn analyzed(&self, unwanted: Unwanted) -> Result<Analyzed, CliError> {
+        let path = &self.recording.trace;
+        let (window, selection) = (Some(self.window()), self.selection());
+        let mut analyzed = input::analyze(path, &self.recording, window, selection, unwanted)?;
+        self.check(&analyzed)?;
+        analyzed.answers.source.notes.extend(self.selected());
+        Self::name_exports(&self.recording, &mut analyzed.answers);
+        Ok(analyzed)
+    }
+
+    /// Everything that the options ask for, for a program: the answers, and `--format json` of them.
+    pub(crate) fn call(&self) -> Result<Analysis, CliError> {
+        let unwanted = Unwanted {
+            longest: self.longest(),
+            has_histograms: true,
+            ..Unwanted::default()
+        };
+        let mut analyzed = self.analyzed(unwanted)?;
+        let snapshot = analyzed.host.snapshot.as_ref();
+        let remedies = stealtime_whatif::remedies(&analyzed.answers, snapshot);
+        let decision = self.decision(&analyzed, &[]);
+        // A table of its own: the command's JSON has none of it.
+        let histograms = std::mem::take(&mut analyzed.answers.histograms);
+        let mut document = Vec::new();
+        json::write(
+            &analyzed.answers,
+            &[],
+            decision.as_ref(),
+            &remedies,
+            &mut document,
+        )
+        .map_err(CliError::Stdout)?;
+        analyzed.answers.histograms = histograms;
+        Ok(Analysis {
+            document,
+            cut: analyzed.cut.map(|error| CliError::Cut(error).to_string()),
+            answers: analyzed.answers,
+        })
     }
 
     fn selection(&self) -> Selection {

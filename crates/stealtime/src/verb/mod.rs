@@ -31,6 +31,8 @@ use clap::Subcommand;
 
 use crate::error::CliError;
 
+pub(crate) use analyze::Analyze;
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

@@ -368,9 +368,9 @@ impl Try {
         live::check(&restored)
     }
 
-    /// The process that outlives this one. `/proc/self/exe` is this program even if its file was replaced.
+    /// The process that outlives this one.
     fn watchdog(&self) -> Command {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = crate::this_command();
         let Place { root, run_folder } = &self.place;
         command.arg("try-watchdog").arg("--root").arg(root);
         command.arg("--run-folder").arg(run_folder);
