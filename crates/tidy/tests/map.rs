@@ -47,7 +47,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
         let name = line.split(['=', '.', ' ']).next().unwrap_or_default();
         if normal && line.contains("workspace") && !line.starts_with('[') {
             let own = name.strip_prefix("stealtime-");
-            let own = own.or_else(|| (name == "guest-clock").then_some(name));
+            let own = own.or_else(|| ["guest-clock", "stealtime"].contains(&name).then_some(name));
             names.extend(own.map(str::to_owned));
         }
     }
