@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_VALID_FLAGS, KvmClockData};
 use stealtime_hypervisor::counter::scaling::{ClockMode, HostTsc, RatioFormat};
 
@@ -32,7 +33,8 @@ pub struct MsrValue {
 }
 
 /// What moves a guest's TSC on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TscMeans {
     /// The offset attribute `KVM_VCPU_TSC_OFFSET`: exact and idempotent.

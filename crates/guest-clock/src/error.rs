@@ -312,6 +312,22 @@ pub enum ImportError {
          the VM for the snapshot is an upper bound"
     )]
     NoBound,
+    /// The snapshot has no kvmclock.
+    #[error(
+        "the snapshot has no kvmclock: its guest was not run by KVM, or its VMM does not save it"
+    )]
+    NoClock,
+    /// Nothing says the guest's frequency.
+    #[error(
+        "the snapshot has no TSC frequency and tsc_khz is not given: give what KVM_GET_TSC_KHZ said"
+    )]
+    NoFrequency,
+    /// A vCPU without a TSC.
+    #[error("the snapshot has no IA32_TSC of vCPU {vcpu}: its VMM saves too few registers")]
+    NoTsc {
+        /// Its position.
+        vcpu: usize,
+    },
     /// A format of ratios that no hardware has.
     #[error("frac_bits is {found}: 48 on Intel (VMX), 32 on AMD (SVM)")]
     FracBits {
@@ -329,6 +345,44 @@ pub enum ImportError {
     /// A value that no state can hold.
     #[error("{0}")]
     Unloadable(Unloadable),
+}
+
+/// A host's facts were not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FactsError {
+    /// A version that this library does not know.
+    #[error(
+        "facts made by version {found}, this library reads up to version {known}: gather them again"
+    )]
+    Version {
+        /// In the file.
+        found: u32,
+        /// Known.
+        known: u32,
+    },
+    /// Too large to be facts.
+    #[error("{bytes} bytes: these are no facts of a host")]
+    TooLarge {
+        /// How many.
+        bytes: usize,
+    },
+    /// Not the JSON expected.
+    #[error("no facts of a host: {message}; gather them on that host")]
+    Json {
+        /// The parser's message, with line and column.
+        message: String,
+    },
+    /// A value that cannot be.
+    #[error("{field} is {value}, but must be {expected}: gather the facts again")]
+    Value {
+        /// Which.
+        field: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it must be.
+        expected: &'static str,
+    },
 }
 
 /// The guest's time would jump further than its policy allows.
@@ -390,6 +444,17 @@ pub enum PlanError {
     WallClockBehind {
         /// By how much.
         by_ns: u64,
+    },
+    /// The hosts' wall clocks are further apart than is trusted.
+    #[error(
+        "this host's wall clock minus the source's is {ahead_ns} ns, at most {at_most_ns} ns are trusted: \
+         set the wall clocks right (NTP, PTP), trust more, or choose Policy::Stopped"
+    )]
+    WallClocksDiffer {
+        /// This host's minus the source's.
+        ahead_ns: i64,
+        /// The largest difference that is trusted, either way.
+        at_most_ns: u64,
     },
     /// The host cannot give the guest its frequency.
     #[error(
@@ -586,7 +651,9 @@ pub enum LoadError {
     )]
     Unknown,
     /// A version that this library does not know.
-    #[error("state of version {found}, this library reads version {known}: save it again")]
+    #[error(
+        "state made by version {found}, this library reads up to version {known}: save it again"
+    )]
     Version {
         /// In the state.
         found: u32,

@@ -63,6 +63,11 @@ pub enum Reason {
         /// By how much.
         by_ns: u64,
     },
+    /// The hosts' wall clocks differ by a known time, which is taken off the pause.
+    WallClocksDiffered {
+        /// This host's minus the source's.
+        ahead_ns: i64,
+    },
     /// More had passed than guest time may advance.
     Capped {
         /// What had passed.
@@ -155,6 +160,7 @@ impl Reason {
             | Self::MasterClockOff { .. } => true,
             Self::OffsetsDiffered { outcome, .. } => !matches!(outcome, OffsetsOutcome::MadeEqual),
             Self::Capped { .. }
+            | Self::WallClocksDiffered { .. }
             | Self::Scaled { .. }
             | Self::NotToldOfPause { .. }
             | Self::DeadlinesNotArmed { .. }
@@ -183,6 +189,10 @@ impl fmt::Display for Reason {
                 f,
                 "this host's wall clock is {by_ns} ns behind the source's: guest time stood still, and is \
                  late by whatever has passed"
+            ),
+            Self::WallClocksDiffered { ahead_ns } => write!(
+                f,
+                "this host's wall clock minus the source's is {ahead_ns} ns: taken off the pause"
             ),
             Self::Capped { elapsed_ns, max_ns } => {
                 write!(f, "{elapsed_ns} ns passed, guest time advanced by {max_ns}")
@@ -275,6 +285,74 @@ impl fmt::Display for VcpuExplanation {
     }
 }
 
+/// The errors that a restore can leave, in ns; `u64::MAX`: not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Bounds {
+    /// [`Explanation::tsc_against_kvmclock_ns`].
+    pub tsc_against_kvmclock_ns: u64,
+    /// [`Explanation::kvmclock_against_real_ns`].
+    pub kvmclock_against_real_ns: u64,
+    /// [`Explanation::tsc_against_its_rate_ns`].
+    pub tsc_against_its_rate_ns: u64,
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = |ns: u64| match ns {
+            u64::MAX => "unknown".to_owned(),
+            ns => format!("{ns} ns"),
+        };
+        write!(
+            f,
+            "TSC against kvmclock {}, kvmclock against real time {}, TSC against its rate {}",
+            bound(self.tsc_against_kvmclock_ns),
+            bound(self.kvmclock_against_real_ns),
+            bound(self.tsc_against_its_rate_ns),
+        )
+    }
+}
+
+/// What the guest needs in addition to its clocks, before and after its first `KVM_RUN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ForGuest {
+    /// vCPUs with the notice of the pause (`KVM_KVMCLOCK_CTRL`): watchdogs do not count it as a lockup.
+    pub notified_vcpus: usize,
+    /// `counter_value` of a VMClock device: the TSC of the first vCPU at the anchor. The device needs a new
+    /// `disruption_marker`, so that the guest drops its calibration (`vmclock-abi.h`).
+    pub vmclock_counter: u64,
+    /// Its time at that counter value, in ns since the epoch: the wall clock of this host.
+    pub vmclock_utc_ns: u64,
+    /// Its `time_maxerror_nanosec`, without the error of this host's wall clock.
+    pub vmclock_max_error_ns: u64,
+    /// By how much the guest's wall clock is behind this host's, in ns: the first offset that a PTP clock of
+    /// the host (`ptp_kvm`) shows.
+    pub wall_clock_late_ns: i64,
+}
+
+impl fmt::Display for ForGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            notified_vcpus,
+            vmclock_counter,
+            vmclock_utc_ns,
+            vmclock_max_error_ns,
+            wall_clock_late_ns,
+        } = self;
+        writeln!(f, "notice of the pause: {notified_vcpus} vCPUs")?;
+        writeln!(
+            f,
+            "VMClock: new disruption_marker; TSC {vmclock_counter} at UTC {vmclock_utc_ns} ns, max. error \
+             {vmclock_max_error_ns} ns"
+        )?;
+        write!(
+            f,
+            "PTP: the guest's wall clock is {wall_clock_late_ns} ns behind this host's"
+        )
+    }
+}
+
 /// What a restore did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -305,6 +383,8 @@ pub struct Explanation {
     pub clock_residual_ns: Option<i64>,
     /// KVM's master clock is on.
     pub master_clock: bool,
+    /// What the guest needs in addition to its clocks.
+    pub for_guest: ForGuest,
     /// Decisions and limits.
     pub reasons: Vec<Reason>,
 }
@@ -314,6 +394,16 @@ impl Explanation {
     #[must_use]
     pub fn is_exact(&self) -> bool {
         !self.reasons.iter().any(Reason::is_inexact)
+    }
+
+    /// The errors that the restore can leave.
+    #[must_use]
+    pub const fn bounds(&self) -> Bounds {
+        Bounds {
+            tsc_against_kvmclock_ns: self.tsc_against_kvmclock_ns,
+            kvmclock_against_real_ns: self.kvmclock_against_real_ns,
+            tsc_against_its_rate_ns: self.tsc_against_its_rate_ns,
+        }
     }
 }
 
@@ -341,17 +431,8 @@ impl fmt::Display for Explanation {
                 writeln!(f, ": {vcpu}")?;
             }
         }
-        let bound = |ns: u64| match ns {
-            u64::MAX => "unknown".to_owned(),
-            ns => format!("{ns} ns"),
-        };
-        writeln!(
-            f,
-            "bounds: TSC against kvmclock {}, kvmclock against real time {}, TSC against its rate {}",
-            bound(self.tsc_against_kvmclock_ns),
-            bound(self.kvmclock_against_real_ns),
-            bound(self.tsc_against_its_rate_ns),
-        )?;
+        writeln!(f, "bounds: {}", self.bounds())?;
+        writeln!(f, "{}", self.for_guest)?;
         let exact = if self.is_exact() { "exact" } else { "bounded" };
         write!(f, "{exact}")?;
         for reason in &self.reasons {

@@ -9,10 +9,13 @@
 //! | a stopped VM | [`GuestClocks::save`] |
 //! | a file | [`Saved::load`], [`Saved::to_json`], [`Saved::to_bytes`] |
 //! | a new VM that has not run | [`Saved::restore`], or [`Saved::plan`] and its steps |
-//! | another host in mind | [`rehearse`] |
+//! | another host in mind | [`rehearse`], with a file of facts [`rehearse_on`] |
+//! | vCPUs that belong to threads | [`vcpu_of_thread`] |
+//! | a snapshot of another VMM | [`snapshot::inspect`] |
 //! | a VM that was restored by value | [`GuestClocks::equalize`] |
 //! | a snapshot by value | [`ByValue::to_saved`] |
 //! | no device | [`fake`] |
+//! | a failure that others have reported | [`reported`] |
 //! | an arm64 VM | [`GuestClocks::save_arm64`], [`Saved::restore_arm64`] |
 //! | a VMM in C | `include/guest_clock.h` |
 //!
@@ -72,6 +75,7 @@ mod binary;
 mod by_value;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod capi;
+mod destination;
 pub mod device;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod doctor;
@@ -89,9 +93,12 @@ pub mod guest;
 pub mod kvm;
 mod plan;
 mod policy;
+pub mod reported;
 mod restore;
 mod save;
 mod saved;
+pub mod snapshot;
+mod thread;
 mod vcpus;
 mod written;
 
@@ -109,17 +116,19 @@ pub mod arithmetic {
 }
 
 pub use by_value::ByValue;
+pub use destination::{FACTS_VERSION, Facts, Outcome, Rehearsed, Restored, rehearse_on};
 pub use equalize::{Equalize, Equalized};
 pub use error::{
-    EqualizeError, Errno, HostError, ImportError, IoctlError, Jump, LoadError, NoThread, PlanError,
-    RestoreError, SaveError, Unloadable, WrongVcpus,
+    EqualizeError, Errno, FactsError, HostError, ImportError, IoctlError, Jump, LoadError,
+    NoThread, PlanError, RestoreError, SaveError, Unloadable, WrongVcpus,
 };
-pub use explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
+pub use explanation::{Bounds, Explanation, ForGuest, OffsetsOutcome, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
-pub use policy::{Inexact, Options, Policy, Unequal};
+pub use policy::{Inexact, Options, Policy, Unequal, WallClocks};
 pub use restore::{ClockWritten, CountersWritten, TimersArmed};
 pub use save::GuestClocks;
 pub use saved::{
     Arm64State, Instant, MAX_BYTES, MAX_VCPUS, Saved, State, VERSION, VcpuState, X86State,
 };
+pub use thread::{ThreadVcpu, VcpuThread, vcpu_of_thread};
 pub use written::Written;

@@ -13,7 +13,7 @@ use stealtime_hypervisor::counter::scaling::TscRate;
 use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
 use crate::error::{NoThread, PlanError};
 use crate::explanation::{OffsetsOutcome, Reason};
-use crate::policy::{Inexact, Options, Policy, Unequal};
+use crate::policy::{Inexact, Options, Policy, Unequal, WallClocks};
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::{Instant, Saved, State, X86State, format};
 use crate::vcpus;
@@ -186,8 +186,15 @@ fn plan_from(
         format: source_format,
         ratio: x86.ratio,
     };
+    // By the source's wall clock, as far as the difference is known.
+    let realtime_ns = match options.policy {
+        Policy::Stopped => anchor.realtime_ns,
+        _ => anchor
+            .realtime_ns
+            .saturating_add_signed(options.wall_clocks.ahead_ns.saturating_neg()),
+    };
     let destination = Side {
-        clock: one_instant(clock_ns, anchor.realtime_ns, anchor.host_tsc),
+        clock: one_instant(clock_ns, realtime_ns, anchor.host_tsc),
         format: host.format,
         ratio,
     };
@@ -353,10 +360,27 @@ fn advance(
     options: &Options,
     reasons: &mut Vec<Reason>,
 ) -> Result<(u64, i128), PlanError> {
-    let elapsed_ns = i128::from(anchor.realtime_ns) - i128::from(saved.realtime_ns);
-    let forward = anchor.realtime_ns.saturating_sub(saved.realtime_ns);
-    if elapsed_ns < 0 && options.policy != Policy::Stopped {
-        let by_ns = saved.realtime_ns.saturating_sub(anchor.realtime_ns);
+    let apart_ns = i128::from(anchor.realtime_ns) - i128::from(saved.realtime_ns);
+    if options.policy == Policy::Stopped {
+        return Ok((0, apart_ns));
+    }
+    let WallClocks {
+        ahead_ns,
+        at_most_ns,
+    } = options.wall_clocks;
+    if ahead_ns.unsigned_abs() > at_most_ns {
+        return Err(PlanError::WallClocksDiffer {
+            ahead_ns,
+            at_most_ns,
+        });
+    }
+    if ahead_ns != 0 {
+        reasons.push(Reason::WallClocksDiffered { ahead_ns });
+    }
+    let elapsed_ns = apart_ns - i128::from(ahead_ns);
+    let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
+    if elapsed_ns < 0 {
+        let by_ns = u64::try_from(-elapsed_ns).unwrap_or(u64::MAX);
         // Within the skew that the caller states, guest time is late by no more than that.
         if by_ns > options.uncertainty.realtime_skew_ns && options.inexact == Inexact::Refuse {
             return Err(PlanError::WallClockBehind { by_ns });
@@ -451,6 +475,12 @@ impl Plan {
     #[must_use]
     pub const fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// The TSC ratio in this host's format; its neutral value without scaling.
+    #[must_use]
+    pub const fn ratio(&self) -> u64 {
+        self.ratio
     }
 
     /// What keeps the restore from being exact, or was decided on the way.

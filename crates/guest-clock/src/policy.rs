@@ -73,6 +73,25 @@ pub enum Inexact {
     Accept,
 }
 
+/// The difference between the wall clocks of the two hosts, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WallClocks {
+    /// This host's wall clock minus the source's, in ns, as PTP or NTP measures it: taken off the pause.
+    pub ahead_ns: i64,
+    /// A larger difference, either way, is not trusted: the restore is refused.
+    pub at_most_ns: u64,
+}
+
+impl Default for WallClocks {
+    /// Equal wall clocks, without a limit.
+    fn default() -> Self {
+        Self {
+            ahead_ns: 0,
+            at_most_ns: u64::MAX,
+        }
+    }
+}
+
 /// How to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,6 +105,8 @@ pub struct Options {
     /// What is known of the hosts' clocks; goes into the stated bounds. A `master_clock_age_ns` of
     /// 0 stands for "not known": for a guest that was scaled the age of its kvmclock is taken.
     pub uncertainty: Uncertainty,
+    /// The difference between the hosts' wall clocks. [`Policy::Stopped`] does not use it.
+    pub wall_clocks: WallClocks,
     /// Whether the vCPUs may still be on their way out of `KVM_RUN`.
     pub stopping: Stopping,
 }
@@ -103,6 +124,7 @@ impl Options {
                 frequency_error_ppb: 0,
                 master_clock_age_ns: 0,
             },
+            wall_clocks: WallClocks::default(),
             stopping: Stopping::default(),
         }
     }
@@ -112,6 +134,20 @@ impl Options {
     pub const fn accept_inexact(self) -> Self {
         Self {
             inexact: Inexact::Accept,
+            ..self
+        }
+    }
+
+    /// The same, with a measured difference of the wall clocks: this host's minus the source's. The second
+    /// number is the largest one that is trusted, in ns.
+    #[must_use]
+    pub const fn wall_clocks(self, ahead_ns: i64, at_most_ns: u64) -> Self {
+        let wall_clocks = WallClocks {
+            ahead_ns,
+            at_most_ns,
+        };
+        Self {
+            wall_clocks,
             ..self
         }
     }

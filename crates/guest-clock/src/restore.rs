@@ -17,7 +17,7 @@ use crate::device::{
     MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MsrValue, TscMeans, Vcpu, Vm,
 };
 use crate::error::{Errno, IoctlError, RestoreError};
-use crate::explanation::{Explanation, Reason, VcpuExplanation};
+use crate::explanation::{Explanation, ForGuest, Reason, VcpuExplanation};
 use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
 use crate::policy::Options;
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
@@ -298,6 +298,21 @@ impl Plan {
     }
 }
 
+impl Plan {
+    fn for_guest(&self, notified_vcpus: usize, inexact_ns: u64) -> ForGuest {
+        // By this host's wall clock, whatever is known of the source's.
+        let apart_ns = i128::from(self.anchor.realtime_ns) - i128::from(self.saved.realtime_ns);
+        let late_ns = apart_ns - i128::from(self.account.kvmclock_elapsed_ns);
+        ForGuest {
+            notified_vcpus,
+            vmclock_counter: self.vcpus.first().map_or(0, |vcpu| vcpu.tsc_at_anchor),
+            vmclock_utc_ns: self.anchor.realtime_ns,
+            vmclock_max_error_ns: self.anchor.bound_ns.saturating_add(inexact_ns),
+            wall_clock_late_ns: clamp(late_ns).unwrap_or(0),
+        }
+    }
+}
+
 fn one_instant(read: &KvmClockData) -> bool {
     let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
     read.flags & needed == needed
@@ -457,6 +472,11 @@ impl TimersArmed<'_> {
         });
         let account = &plan.account;
         let inexact_ns = progress.extra_ns;
+        let is_notice = |written: &&Written| matches!(written, Written::Stopped(_));
+        let for_guest = plan.for_guest(
+            progress.written.iter().filter(is_notice).count(),
+            inexact_ns,
+        );
         Explanation {
             policy: plan.options.policy,
             elapsed_ns: plan.elapsed_ns,
@@ -472,6 +492,7 @@ impl TimersArmed<'_> {
             tsc_against_its_rate_ns: account.tsc_against_its_rate_ns.saturating_add(inexact_ns),
             clock_residual_ns: residual_ns,
             master_clock,
+            for_guest,
             reasons,
         }
     }

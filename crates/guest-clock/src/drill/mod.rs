@@ -372,7 +372,7 @@ impl Drill {
 /// Before each drill: how many are done, of how many. Whether to go on.
 pub type Progress<'a> = dyn FnMut(u32, u32) -> ControlFlow<()> + 'a;
 
-fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
+pub(crate) fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
     let format = crate::saved::format(x86.frac_bits);
     format.map_or(host_tsc, |f| f.scale(host_tsc, x86.ratio))
 }

@@ -56,7 +56,7 @@ struct VcpuModel {
 }
 
 /// What a guest sees on one vCPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct GuestReading {
     /// Its TSC.

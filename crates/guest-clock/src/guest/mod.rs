@@ -14,6 +14,7 @@ use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
 use crate::device::{MSR_KVM_SYSTEM_TIME_NEW, Vcpu};
 use crate::error::{Errno, HostError, IoctlError};
+use crate::fake::GuestReading;
 use crate::kvm::rdtsc;
 use crate::save::of;
 use program::{
@@ -198,6 +199,30 @@ impl Guest {
             }
             Ok(())
         })
+    }
+
+    /// Runs each vCPU for one round, one after the other, and returns their readings.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub fn read_in_turn(&mut self) -> Result<Vec<GuestReading>, GuestError> {
+        for (index, vcpu) in self.vcpus.iter_mut().enumerate() {
+            self.memory.write(field(index as u64, Block::Rounds), 1);
+            run_one(index, vcpu)?;
+        }
+        let read = |index: usize| {
+            let (tsc, kvmclock_ns) = self.last(index);
+            // The flags are byte 29 of the page (`pvclock_vcpu_time_info`).
+            let page = PAGES + index as u64 * PAGE_BYTES;
+            let [.., flags, _, _] = self.memory.read(page + 24).to_le_bytes();
+            GuestReading {
+                tsc,
+                kvmclock_ns,
+                stable: flags & 1 != 0,
+                stopped: flags & 2 != 0,
+            }
+        };
+        Ok((0..self.vcpus.len()).map(read).collect())
     }
 
     /// Runs all vCPUs for this long, in repeated rounds. Each stops when it next leaves its program for
