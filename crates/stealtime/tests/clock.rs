@@ -65,7 +65,9 @@ fn the_drill_s_table_is_as_it_was() {
 
 #[test]
 fn help_is_as_it_was() {
-    for verb in ["doctor", "drill", "save", "restore"] {
+    for verb in [
+        "doctor", "drill", "save", "restore", "show", "inspect", "facts", "rehearse",
+    ] {
         let help = stdout(&[verb, "--help"], 0);
         snapshot(&format!("clock-{verb}-help.txt"), &help);
     }
@@ -326,4 +328,129 @@ fn inputs_are_named_and_numbers_limited() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(&format!("..={most}")), "{option}: {error}");
     }
+}
+
+/// Compares each block of a page that begins with `$ stealtime clock` with what the command prints.
+/// `STEALTIME_BLESS=1` writes the page instead.
+fn quoted(page: &str, file: impl Fn(&str) -> String) {
+    const BLOCK: &str = "```text\n$ stealtime clock ";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(page);
+    let before = std::fs::read_to_string(&path).unwrap();
+    let mut parts = before.split(BLOCK);
+    let mut now = parts.next().unwrap().to_owned();
+    let mut blocks = 0;
+    for part in parts {
+        let (block, rest) = part.split_once("```").unwrap();
+        let command = block.lines().next().unwrap();
+        let arguments: Vec<String> = command.split(' ').map(&file).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let printed = stdout(&arguments, 0);
+        let long = printed.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(long, None, "wider than 100 columns");
+        now.push_str(&format!("{BLOCK}{command}\n{printed}```{rest}"));
+        blocks += 1;
+    }
+    assert!(blocks > 1, "{page}");
+    if std::env::var_os("STEALTIME_BLESS").is_some() {
+        std::fs::write(&path, &now).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap();
+    for (line, printed) in page.lines().zip(now.lines()) {
+        assert_eq!(line, printed, "{}", path.display());
+    }
+    assert_eq!(page.len(), now.len(), "{}", path.display());
+}
+
+#[test]
+fn reported_failures_are_quoted_as_they_are_shown() {
+    quoted("clock-failures.md", str::to_owned);
+    let listed = stdout(&["show", "--list", "--json"], 0);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let page = include_str!("../../../docs/clock-failures.md");
+    for report in listed.as_array().unwrap() {
+        let name = report["names"][0].as_str().unwrap();
+        assert!(
+            page.contains(&format!("$ stealtime clock show {name}\n")),
+            "{name}"
+        );
+        let shown = stdout(&["show", name, "--format", "json"], 0);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert!(
+            !shown["failing"]["seen"].as_array().unwrap().is_empty(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn snapshots_are_inspected_and_rehearsed_as_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../guest-clock/tests/data/qemu-11.1.3-kvm-devices.bin.zst"
+    );
+    let stream = zstd::decode_all(std::fs::File::open(data).unwrap()).unwrap();
+    std::fs::write(dir.path().join("migration.bin"), stream).unwrap();
+    let page = include_str!("../../../docs/clock-snapshots.md");
+    let facts = page.split_once("```json\n").unwrap().1;
+    let facts = facts.split_once("```").unwrap().0;
+    std::fs::write(dir.path().join("host-b.json"), facts).unwrap();
+    quoted("clock-snapshots.md", |argument| {
+        let file = dir.path().join(argument);
+        match argument.contains('.') {
+            true => file.to_str().unwrap().to_owned(),
+            false => argument.to_owned(),
+        }
+    });
+}
+
+#[test]
+fn what_is_no_snapshot_or_no_host_ends_with_status_2_and_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let refused = |args: &[&str], reason: &str| {
+        let output = clock(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(
+            error.contains(reason) && output.stdout.is_empty(),
+            "{args:?}: {error}"
+        );
+    };
+    let (text, newer) = (file("text", "hello"), file("newer", "{\"version\": 3}"));
+    let state = format!("{STATES}/x86-json");
+    refused(&["inspect", &text], "this is no snapshot");
+    refused(
+        &["inspect", &newer],
+        "made by version 3, this library reads up to version 1",
+    );
+    refused(&["inspect", "no such file"], "no such file");
+    refused(
+        &["rehearse", &state, "--host", &newer],
+        "facts made by version 3",
+    );
+    refused(&["rehearse", &state, "--host", &text], "no facts of a host");
+    refused(&["show", "62"], "no report");
+    refused(&["show"], "REPORT");
+    // A host that cannot take the guest: refused with every policy, shown as such.
+    let facts = include_str!("../../../docs/clock-snapshots.md");
+    let facts = facts
+        .split_once("```json\n")
+        .unwrap()
+        .1
+        .split_once("```")
+        .unwrap()
+        .0;
+    let slow = file(
+        "slow",
+        &facts.replace("\"has_scaling\": true", "\"has_scaling\": false"),
+    );
+    let shown = stdout(&["rehearse", &state, "--host", &slow], 1);
+    assert_eq!(shown.matches("REFUSED: ").count(), 3, "{shown}");
 }

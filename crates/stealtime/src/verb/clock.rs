@@ -2,6 +2,9 @@
 
 mod doctor;
 mod drill;
+mod rehearse;
+mod show;
+mod snapshot;
 mod state;
 
 use std::io::Write;
@@ -12,7 +15,7 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::output;
 
-/// Guest clocks on /dev/kvm: what this host offers, drills, and saved states
+/// Guest clocks: what this host's KVM offers, drills, saved states, snapshots and reported failures
 #[derive(Debug, Args)]
 pub(crate) struct Clock {
     #[command(subcommand)]
@@ -25,6 +28,10 @@ enum What {
     Drill(drill::Drill),
     Save(state::Save),
     Restore(state::Restore),
+    Show(show::Show),
+    Inspect(snapshot::Inspect),
+    Facts(rehearse::GatherFacts),
+    Rehearse(rehearse::Rehearse),
 }
 
 impl Clock {
@@ -35,6 +42,10 @@ impl Clock {
             What::Drill(drill) => drill.run(),
             What::Save(save) => save.run(),
             What::Restore(restore) => restore.run(),
+            What::Show(show) => show.run(),
+            What::Inspect(inspect) => inspect.run(),
+            What::Facts(facts) => facts.run(),
+            What::Rehearse(rehearse) => rehearse.run(),
         }
     }
 }
@@ -84,6 +95,11 @@ impl Shown {
 
 /// An error of `guest-clock` as the command shows it: what it calls options are options here.
 fn clock_error(error: impl std::fmt::Display) -> CliError {
+    CliError::Clock(with_options(&error.to_string()))
+}
+
+/// A text of `guest-clock` with the command's names of options.
+fn with_options(text: &str) -> String {
     let options = [
         ("Inexact::Accept", "--accept-inexact"),
         ("Unequal::Highest", "--unequal highest"),
@@ -91,13 +107,16 @@ fn clock_error(error: impl std::fmt::Display) -> CliError {
         ("Policy::AtMost", "--policy at-most"),
         ("Policy::Stopped", "--policy stopped"),
         ("allow more", "allow more with --limit"),
+        ("trust more", "trust more with --clocks-trusted"),
+        ("taken_realtime_ns is not given", "--taken is not given"),
+        ("tsc_khz is not given", "--guest-khz is not given"),
+        ("read_within_ns is 0", "--read-within is not given"),
     ];
-    let message = options
+    options
         .iter()
-        .fold(error.to_string(), |text, (field, option)| {
+        .fold(text.to_owned(), |text, (field, option)| {
             text.replace(field, option)
-        });
-    CliError::Clock(message)
+        })
 }
 
 /// Columns of what is shown.

@@ -122,6 +122,16 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "NS")]
     limit: Option<u64>,
 
+    #[command(flatten)]
+    means: Means,
+
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// What may be taken instead of exactness, and what is known of the wall clocks.
+#[derive(Debug, Args)]
+pub(super) struct Means {
     /// Restore with a stated bound where an exact restore is impossible
     #[arg(long)]
     accept_inexact: bool,
@@ -130,8 +140,34 @@ pub(crate) struct Restore {
     #[arg(long, value_enum, default_value_t = Differing::Refuse)]
     unequal: Differing,
 
-    #[command(flatten)]
-    shown: Shown,
+    /// The destination's wall clock minus the source's, in ns, as PTP or NTP measures it: taken off
+    /// the pause
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "NS",
+        allow_negative_numbers = true
+    )]
+    clocks_ahead: i64,
+
+    /// The largest difference of the wall clocks that is trusted, in ns; larger ones are refused
+    #[arg(long, value_name = "NS")]
+    clocks_trusted: Option<u64>,
+}
+
+impl Means {
+    pub(super) fn options(&self, policy: Policy) -> Options {
+        let mut options = Options::new(policy).unequal(match self.unequal {
+            Differing::Refuse => Unequal::Refuse,
+            Differing::Highest => Unequal::Highest,
+            Differing::First => Unequal::First,
+            Differing::Keep => Unequal::Keep,
+        });
+        if self.accept_inexact {
+            options.inexact = Inexact::Accept;
+        }
+        options.wall_clocks(self.clocks_ahead, self.clocks_trusted.unwrap_or(u64::MAX))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -159,7 +195,7 @@ enum Differing {
 impl Restore {
     /// Restores.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let bytes = self.read()?;
+        let bytes = read(&self.file)?;
         let saved = Saved::load(&bytes).map_err(|error| self.error(error))?;
         let options = self.options()?;
         let restored = restore_into_own_guest(&saved, &options);
@@ -195,29 +231,21 @@ impl Restore {
                 return Err(clock_error("--policy at-most needs --limit NS"));
             }
         };
-        let mut options = Options::new(policy).unequal(match self.unequal {
-            Differing::Refuse => Unequal::Refuse,
-            Differing::Highest => Unequal::Highest,
-            Differing::First => Unequal::First,
-            Differing::Keep => Unequal::Keep,
-        });
-        if self.accept_inexact {
-            options.inexact = Inexact::Accept;
-        }
-        Ok(options)
+        Ok(self.means.options(policy))
     }
+}
 
-    fn read(&self) -> Result<Vec<u8>, CliError> {
-        let mut bytes = Vec::new();
-        // One byte more than may be: that is enough to refuse it.
-        let limit = MAX_BYTES as u64 + 1;
-        let outcome = if self.file == Path::new("-") {
-            std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
-        } else {
-            let open = std::fs::File::open(&self.file);
-            open.and_then(|file| file.take(limit).read_to_end(&mut bytes))
-        };
-        outcome.map_err(|error| self.error(error))?;
-        Ok(bytes)
-    }
+/// The bytes of a state, or of facts; `-` is standard input.
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::new();
+    // One byte more than may be: that is enough to refuse it.
+    let limit = MAX_BYTES as u64 + 1;
+    let outcome = if file == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        let open = std::fs::File::open(file);
+        open.and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    outcome.map_err(|error| clock_error(format_args!("{}: {error}", crate::error::input(file))))?;
+    Ok(bytes)
 }
