@@ -4,6 +4,7 @@ use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span};
 
 use crate::clock_reads::ClockReads;
 use crate::doubt::Doubted;
+use crate::guest_clock::GuestClock;
 use crate::interrupts::HitVectors;
 use crate::latency::Latencies;
 use crate::options::Window;
@@ -124,6 +125,7 @@ pub(crate) struct Account {
     /// Offset of its TSC, where it was written in the trace.
     pub(crate) tsc_offset: Option<u64>,
     pub(crate) clock_reads: ClockReads,
+    pub(crate) guest_clock: GuestClock,
 }
 
 impl Account {

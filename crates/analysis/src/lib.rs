@@ -43,6 +43,7 @@ mod doubt;
 mod findings;
 mod finish;
 mod guessed;
+mod guest_clock;
 mod interrupts;
 mod keys;
 mod latency;

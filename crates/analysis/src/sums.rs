@@ -149,6 +149,7 @@ impl Sums {
             Kind::KvmWriteTscOffset { next, .. } => {
                 account.tally.tsc_writes += 1;
                 account.tsc_offset = Some(next);
+                account.guest_clock.tsc_moved();
             }
             _ => {}
         }
@@ -165,6 +166,7 @@ impl Sums {
             account.tally.timer_msr_writes += 1;
         }
         account.clock_reads.count(event.kind, counts);
+        account.guest_clock.access(event.kind, counts);
         if self.options.skip.keys || !account.perf_counts {
             return;
         }

@@ -4,13 +4,20 @@ use std::collections::BTreeMap;
 
 use super::{DOUBT, Weighted};
 use crate::clocks::ClockEvents;
+use crate::guest_clock::GuestClock;
 use crate::tables::Tables;
+use crate::vms::Group;
 
 /// Share of switches with a rewrite of the TSC offset from which on the host's TSC is unstable. KVM then
 /// rewrites it at each switch to another CPU (`kvm_arch_vcpu_load`), else at start and restore only.
 pub(super) const REWRITES_PER_MILLE: u64 = 500;
 /// With fewer switches the writes of a VM's start are a large share.
 pub(super) const MIN_SWITCHES: u64 = 100;
+
+/// No x86 TSC ticks faster, in Hz. The guest's frequency is not in a recording, so times are lower limits.
+const MOST_CYCLES_PER_SECOND: u64 = 6_000_000_000;
+/// From this distance on no timer of an idle guest explains a deadline, in s.
+pub(super) const DEADLINE_AHEAD_S: u64 = 600;
 
 /// Adds what is found of clocks.
 pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
@@ -42,6 +49,9 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
     }
     for (vm, events) in by_vm(tables) {
         clocks_of(vm, &events, found);
+    }
+    for group in tables.selected() {
+        by_guest(tables, group, found);
     }
     for group in tables
         .selected()
@@ -76,6 +86,16 @@ pub(crate) fn find(tables: &Tables<'_>, found: &mut Vec<Weighted>) {
     }
 }
 
+/// A VM as a sentence begins with it: by its name, if that is known.
+fn subject(vm: &str) -> &str {
+    if vm.is_empty() { "A VM" } else { vm }
+}
+
+/// The same within a sentence.
+fn subject_within(vm: &str) -> &str {
+    if vm.is_empty() { "one VM" } else { vm }
+}
+
 /// Clock events of each selected VM, and under an empty name those of threads without a known VM: such a
 /// thread makes a VM's vCPUs.
 fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, ClockEvents> {
@@ -105,6 +125,41 @@ fn by_vm<'a>(tables: &Tables<'a>) -> BTreeMap<&'a str, ClockEvents> {
     by_vm
 }
 
+/// What the guest's own writes show.
+fn by_guest(tables: &Tables<'_>, group: &Group, found: &mut Vec<Weighted>) {
+    let clocks: Vec<GuestClock> = tables
+        .accounts(group)
+        .map(|account| account.guest_clock)
+        .collect();
+    let name = &group.name;
+    let ahead = clocks.iter().map(|clock| clock.ahead_cycles).max();
+    let ahead_s = ahead.unwrap_or(0) / MOST_CYCLES_PER_SECOND;
+    if ahead_s >= DEADLINE_AHEAD_S {
+        found.push(Weighted::new("deadline_far_ahead", name, DOUBT - 2, [
+            format!("{name} arms a timer far ahead of its TSC: a sleep does not end in time."),
+            format!(
+                "a TSC deadline is {} cycles behind one that the same vCPU armed earlier, {ahead_s} s at \
+                 least",
+                ahead.unwrap_or(0)
+            ),
+            "Give the pause of a restore to TSC and kvmclock alike, and write the TSC before the \
+             deadline (stealtime clock show 4290, 4099)."
+                .to_owned(),
+        ]));
+    }
+    let is_off = |clock: &&GuestClock| clock.kvmclock == Some(false);
+    let disabled = clocks.iter().filter(is_off).count();
+    if disabled > 0 && clocks.iter().all(|clock| clock.kvmclock != Some(true)) {
+        found.push(Weighted::new("kvmclock_disabled", name, 0, [
+            format!("The guest of {name} has switched its kvmclock off: it keeps time by another clock."),
+            format!("the last write of MSR 0x4b564d01 clears bit 0 on {disabled} of {} vCPUs", clocks.len()),
+            "Look at current_clocksource in the guest, and for no-kvmclock on its command line. A guest \
+             that shuts down or reboots switches it off as well."
+                .to_owned(),
+        ]));
+    }
+}
+
 fn clocks_of(vm: &str, events: &ClockEvents, found: &mut Vec<Weighted>) {
     let unused = events.master.filter(|master| !master.is_used);
     if let Some(master) = unused {
@@ -121,8 +176,10 @@ fn clocks_of(vm: &str, events: &ClockEvents, found: &mut Vec<Weighted>) {
             vm,
             DOUBT - 1,
             [
-                "A VM runs without a master clock: its guests read time by a slower way."
-                    .to_owned(),
+                format!(
+                    "{} runs without a master clock: each kvm-clock read of its guest is a system call.",
+                    subject(vm)
+                ),
                 format!(
                     "{} kvm_update_master_clock, the last without master clock, offsets {matching}",
                     events.updates
@@ -136,7 +193,10 @@ fn clocks_of(vm: &str, events: &ClockEvents, found: &mut Vec<Weighted>) {
             vm,
             DOUBT - 2,
             [
-                "vCPUs of one VM have TSCs that do not match.".to_owned(),
+                format!(
+                    "The vCPUs of {} have TSCs that do not match.",
+                    subject_within(vm)
+                ),
                 format!(
                     "in the last kvm_track_tsc {} match the first of {}",
                     tracked.matched, tracked.online

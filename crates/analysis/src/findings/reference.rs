@@ -195,6 +195,20 @@ fn clock() -> Vec<Entry> {
             "In its last `kvm_track_tsc`, not all TSCs match the first.",
         ),
         entry(
+            "deadline_far_ahead",
+            "VM",
+            format!(
+                "One of its vCPUs arms a TSC deadline at least {} s beyond one that it arms later, without a \
+                 new TSC offset between them.",
+                clocks::DEADLINE_AHEAD_S
+            ),
+        ),
+        entry(
+            "kvmclock_disabled",
+            "VM",
+            "Its vCPUs' last writes of `MSR_KVM_SYSTEM_TIME` switch the kvmclock off.",
+        ),
+        entry(
             "clock_reads_exit",
             "VM",
             format!(

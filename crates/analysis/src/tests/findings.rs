@@ -406,6 +406,11 @@ fn the_clocks_of_one_vm_say_nothing_of_another() {
         .add(20, 1, 9, update(true));
     let off = found(&trace, "master_clock_off").expect("VM 0's is off");
     assert_eq!(off.vm, "vm0");
+    assert!(
+        off.what.starts_with("vm0 runs without a master clock"),
+        "{}",
+        off.what
+    );
     assert!(off.evidence.starts_with("1 kvm_update_master_clock"));
 }
 
@@ -445,6 +450,70 @@ fn vms_that_start_end_with_a_master_clock() {
     assert_eq!(ids(&trace), [""; 0]);
     trace.add(70, 2, 50, update(false));
     assert_eq!(ids(&trace), ["master_clock_off"]);
+}
+
+/// A write of this register.
+const fn msr(ecx: u32, data: u64) -> Kind {
+    Kind::KvmMsr {
+        write: true,
+        ecx,
+        data,
+        exception: false,
+    }
+}
+
+#[test]
+fn a_deadline_far_ahead_of_the_tsc() {
+    let armed = |deadlines: &[u64], moved: Option<usize>| {
+        let mut trace = one();
+        trace.entry(0, 0, 7, 0);
+        for (index, &deadline) in deadlines.iter().enumerate() {
+            let time = 100 * (index as u64 + 1);
+            if moved == Some(index) {
+                let (vcpu, prev, next) = (VcpuId(0), 1, 2);
+                trace.add(time, 0, 7, Kind::KvmWriteTscOffset { vcpu, prev, next });
+            }
+            trace.add(time + 1, 0, 7, msr(0x6e0, deadline));
+        }
+        found(&trace, "deadline_far_ahead")
+    };
+    // At 6 GHz and at any lower frequency.
+    let far = 600 * 6_000_000_000;
+    let ahead = armed(&[5_000, far + 6_000, 0, 6_000, 7_000], None).expect("far ahead");
+    assert_eq!(ahead.vm, "vm0");
+    assert_eq!(
+        ahead.evidence,
+        "a TSC deadline is 3600000000000 cycles behind one that the same vCPU armed earlier, 600 s at least"
+    );
+    assert_eq!(armed(&[5_000, far + 5_999, 6_000], None), None);
+    // The last one: nothing shows how far ahead it is.
+    assert_eq!(armed(&[5_000, 6_000, far + 9_000], None), None);
+    // A reset guest's TSC begins anew.
+    assert_eq!(armed(&[far + 9_000, 6_000], Some(1)), None);
+    assert_eq!(armed(&[0, far + 9_000, 0], None), None);
+}
+
+#[test]
+fn a_guest_that_switches_its_kvmclock_off() {
+    let wrote = |writes: &[(u32, u64)]| {
+        let mut trace = pair();
+        for (cpu, tid) in [(0, 7), (1, 8)] {
+            trace.entry(10, cpu, tid, u32::from(cpu));
+        }
+        for (time, &(vcpu, data)) in (100..).zip(writes) {
+            let cpu = u16::try_from(vcpu).expect("small");
+            trace.add(time, cpu, 7 + i32::from(cpu), msr(0x4b56_4d01, data));
+        }
+        evidence(&trace, "kvmclock_disabled")
+    };
+    assert_eq!(
+        wrote(&[(0, 0x3001), (1, 0x3041), (0, 0), (1, 0)]).as_deref(),
+        Some("the last write of MSR 0x4b564d01 clears bit 0 on 2 of 2 vCPUs")
+    );
+    // A vCPU that goes offline.
+    assert_eq!(wrote(&[(0, 0x3001), (1, 0)]), None);
+    assert_eq!(wrote(&[]), None);
+    assert_eq!(wrote(&[(0, 0), (0, 0x3001)]), None);
 }
 
 #[test]
