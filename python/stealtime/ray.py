@@ -1,6 +1,6 @@
 """Sweeps and fleets on a Ray cluster: what goes to a worker is a shard, never a run.
 
-A task whose worker dies runs again on another one. Results are the bytes of the same call without Ray.
+When its worker dies, a task runs again on another one. Results are the bytes of the same call without Ray.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sweep(
     metric: str | Iterable[str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """A sweep whose shards are tasks, with one CPU each: :func:`stealtime.sweep`.
+    """A sweep in shards, which are tasks with one CPU each: :func:`stealtime.sweep`.
 
     :param scenario: a file that this process can read. Workers get its text.
     :param vary: the values of each knob or size.
