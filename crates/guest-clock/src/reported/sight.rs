@@ -154,8 +154,8 @@ impl fmt::Display for Sight {
                 tsc,
             } => write!(
                 f,
-                "the deadline {deadline} of vCPU {vcpu} expired at TSC {tsc} of the new VM: the sleep that \
-                 waits for it does not end"
+                "the deadline {deadline} of vCPU {vcpu} expired at TSC {tsc} of the new VM: its interrupt \
+                 comes too early, or is lost"
             ),
             Self::NotTheValue { vcpu, wanted, read } => write!(
                 f,
