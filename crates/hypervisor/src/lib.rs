@@ -30,3 +30,8 @@ pub mod vmx;
 pub mod wakeup_batch;
 mod wide;
 pub mod word;
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -50,3 +50,8 @@ pub use open::{is_recording, open, open_read, open_with};
 pub use options::Options;
 pub use source::{Clock, ClockUnit, Counted, EventSource, Format, Lost, Note, SourceInfo};
 pub use trace_dat::TraceDat;
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
