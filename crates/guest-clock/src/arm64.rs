@@ -3,6 +3,7 @@
 //! The sign is the other way round than on x86: the guest's counter is the host's *minus* the
 //! offset. There is no frequency to set and nothing that scales.
 
+use serde::Serialize;
 use stealtime_hypervisor::counter::arm64::{
     CounterMigrationError, CounterSide, MigratedCounter, guest_count, migrate,
 };
@@ -125,7 +126,7 @@ pub enum Arm64Error {
 }
 
 /// What a restore of a counter did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Arm64Explanation {
     /// Saved offset, in ticks; wraps.

@@ -17,7 +17,7 @@
 //! | no device | [`fake`] |
 //! | a failure that others have reported | [`reported`] |
 //! | an arm64 VM | [`GuestClocks::save_arm64`], [`Saved::restore_arm64`] |
-//! | a VMM in C | `include/guest_clock.h` |
+//! | a VMM in C | `include/guest_clock.h`, feature `capi` |
 //!
 //! # From beginning to end
 //!
@@ -56,6 +56,18 @@
 //! first write lists all writes ([`RestoreError`]). The arithmetic is that of
 //! [`stealtime_hypervisor::counter`].
 //!
+//! # Features
+//!
+//! None is on by default: a VMM needs none.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `capi` | `capi`, the functions of `include/guest_clock.h` |
+//! | `guest` | `guest`: small guests of our own, which read their clocks and find steps back |
+//! | `drill` | `drill`: a guest is saved and restored many times, by value and by offset; `reported`, and hosts as files |
+//! | `bench` | `bench`, `readings`: what reading a clock costs, and saving and restoring |
+//! | `doctor` | `doctor`: what a host's KVM offers, tried out |
+//!
 //! # What others' versions mean for this crate's
 //!
 //! Enumerations, and structures that may grow, are `#[non_exhaustive]`: they have constructors, and
@@ -69,22 +81,31 @@
 //! and `RawVcpu`. A saved state's version is its own: [`VERSION`].
 
 pub mod arm64;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "bench", target_os = "linux", target_arch = "x86_64"))]
 pub mod bench;
 mod binary;
 mod by_value;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(
+    feature = "capi",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod capi;
+#[cfg(feature = "drill")]
 mod destination;
 pub mod device;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "doctor", target_os = "linux", target_arch = "x86_64"))]
 pub mod doctor;
+#[cfg(feature = "drill")]
 pub mod drill;
 mod equalize;
 mod error;
 mod explanation;
 pub mod fake;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "guest", target_os = "linux", target_arch = "x86_64"))]
+pub mod guest;
+#[cfg(all(feature = "guest", target_os = "linux", target_arch = "aarch64"))]
+#[path = "guest/arm64.rs"]
 pub mod guest;
 #[cfg(all(
     target_os = "linux",
@@ -93,6 +114,13 @@ pub mod guest;
 pub mod kvm;
 mod plan;
 mod policy;
+#[cfg(all(
+    feature = "bench",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+pub mod readings;
+#[cfg(feature = "drill")]
 pub mod reported;
 mod restore;
 mod save;
@@ -116,6 +144,7 @@ pub mod arithmetic {
 }
 
 pub use by_value::ByValue;
+#[cfg(feature = "drill")]
 pub use destination::{FACTS_VERSION, Facts, Outcome, Rehearsed, Restored, rehearse_on};
 pub use equalize::{Equalize, Equalized};
 pub use error::{
@@ -132,3 +161,8 @@ pub use saved::{
 };
 pub use thread::{ThreadVcpu, VcpuThread, vcpu_of_thread};
 pub use written::Written;
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -12,7 +12,7 @@ use stealtime_hypervisor::counter::scaling::TscRate;
 
 use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
 use crate::error::{NoThread, PlanError};
-use crate::explanation::{OffsetsOutcome, Reason};
+use crate::explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
 use crate::policy::{Inexact, Options, Policy, Unequal, WallClocks};
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::{Instant, Saved, State, X86State, format};
@@ -489,6 +489,44 @@ impl Plan {
         &self.reasons
     }
 
+    /// What a restore by this plan will explain, as far as that is known before it writes. The bounds lack
+    /// what the writes add. No residual is measured. The master clock counts as on, and all vCPUs as
+    /// notified.
+    #[must_use]
+    pub fn expected(&self) -> Explanation {
+        self.explain(self.extra_ns, self.clock_extra_ns)
+    }
+
+    /// The account of a restore in which TSC and kvmclock are off by so many ns more.
+    pub(crate) fn explain(&self, extra_ns: u64, clock_extra_ns: u64) -> Explanation {
+        let vcpus = self.vcpus.iter().map(|vcpu| VcpuExplanation {
+            offset_from: vcpu.offset_from,
+            offset_to: vcpu.offset_to,
+            tsc_at_save: vcpu.tsc_at_save,
+            tsc_at_anchor: vcpu.tsc_at_anchor,
+            tsc_deadline: vcpu.tsc_deadline,
+        });
+        let account = &self.account;
+        Explanation {
+            policy: self.options.policy,
+            elapsed_ns: self.elapsed_ns,
+            advanced_ns: account.kvmclock_elapsed_ns,
+            clock_from_ns: self.saved.clock_ns,
+            clock_to_ns: self.clock_ns,
+            tsc_khz: self.tsc_khz,
+            vcpus: vcpus.collect(),
+            tsc_against_kvmclock_ns: account.tsc_against_kvmclock_ns.saturating_add(extra_ns),
+            kvmclock_against_real_ns: account
+                .kvmclock_against_real_ns
+                .saturating_add(clock_extra_ns),
+            tsc_against_its_rate_ns: account.tsc_against_its_rate_ns.saturating_add(extra_ns),
+            clock_residual_ns: None,
+            master_clock: true,
+            for_guest: self.for_guest(self.vcpus.len(), extra_ns),
+            reasons: self.reasons.clone(),
+        }
+    }
+
     /// On a KVM that ignores offsets: is the TSC where it should be, near enough?
     fn settle_for_fixed<V: Vm, C: Vcpu>(&mut self, vm: &V, vcpus: &[C]) -> Result<(), PlanError> {
         let elapsed = u128::from(self.account.kvmclock_elapsed_ns);
@@ -561,7 +599,7 @@ impl Plan {
         &self,
         vm: &V,
         vcpus: &[C],
-    ) -> Result<crate::Explanation, crate::RestoreError> {
+    ) -> Result<Explanation, crate::RestoreError> {
         let armed = self
             .write_counters(vm, vcpus)?
             .write_clock(vm)?

@@ -17,7 +17,7 @@ use crate::device::{
     MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE, MsrValue, TscMeans, Vcpu, Vm,
 };
 use crate::error::{Errno, IoctlError, RestoreError};
-use crate::explanation::{Explanation, ForGuest, Reason, VcpuExplanation};
+use crate::explanation::{Explanation, ForGuest, Reason};
 use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
 use crate::policy::Options;
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
@@ -299,7 +299,8 @@ impl Plan {
 }
 
 impl Plan {
-    fn for_guest(&self, notified_vcpus: usize, inexact_ns: u64) -> ForGuest {
+    /// What the guest needs after a restore that notified so many of its vCPUs.
+    pub(crate) fn for_guest(&self, notified_vcpus: usize, inexact_ns: u64) -> ForGuest {
         // By this host's wall clock, whatever is known of the source's.
         let apart_ns = i128::from(self.anchor.realtime_ns) - i128::from(self.saved.realtime_ns);
         let late_ns = apart_ns - i128::from(self.account.kvmclock_elapsed_ns);
@@ -463,37 +464,17 @@ impl TimersArmed<'_> {
         if !master_clock {
             reasons.push(Reason::MasterClockOff { flags });
         }
-        let vcpus = plan.vcpus.iter().map(|vcpu| VcpuExplanation {
-            offset_from: vcpu.offset_from,
-            offset_to: vcpu.offset_to,
-            tsc_at_save: vcpu.tsc_at_save,
-            tsc_at_anchor: vcpu.tsc_at_anchor,
-            tsc_deadline: vcpu.tsc_deadline,
-        });
-        let account = &plan.account;
-        let inexact_ns = progress.extra_ns;
         let is_notice = |written: &&Written| matches!(written, Written::Stopped(_));
         let for_guest = plan.for_guest(
             progress.written.iter().filter(is_notice).count(),
-            inexact_ns,
+            progress.extra_ns,
         );
         Explanation {
-            policy: plan.options.policy,
-            elapsed_ns: plan.elapsed_ns,
-            advanced_ns: account.kvmclock_elapsed_ns,
-            clock_from_ns: plan.saved.clock_ns,
-            clock_to_ns: plan.clock_ns,
-            tsc_khz: plan.tsc_khz,
-            vcpus: vcpus.collect(),
-            tsc_against_kvmclock_ns: account.tsc_against_kvmclock_ns.saturating_add(inexact_ns),
-            kvmclock_against_real_ns: account
-                .kvmclock_against_real_ns
-                .saturating_add(progress.clock_extra_ns),
-            tsc_against_its_rate_ns: account.tsc_against_its_rate_ns.saturating_add(inexact_ns),
             clock_residual_ns: residual_ns,
             master_clock,
             for_guest,
             reasons,
+            ..plan.explain(progress.extra_ns, progress.clock_extra_ns)
         }
     }
 }

@@ -372,6 +372,14 @@ fn require(
     }
 }
 
+impl X86State {
+    /// A reading of the source's TSC as its guest counted it, without the offset, in cycles.
+    pub(crate) fn scaled(&self, host_tsc: u64) -> u64 {
+        let format = format(self.frac_bits);
+        format.map_or(host_tsc, |format| format.scale(host_tsc, self.ratio))
+    }
+}
+
 /// The format of ratios with these bits after the point.
 pub(crate) fn format(frac_bits: u32) -> Option<RatioFormat> {
     [RatioFormat::VMX, RatioFormat::SVM]

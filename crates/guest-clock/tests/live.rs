@@ -1,11 +1,27 @@
 //! On the real device. What cannot run here says why, and counts as skipped.
+//!
+//! As the first process of a machine it makes `/dev` and loads modules first, and powers the machine off
+//! at the end (`scripts/test-clocks`).
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod cases;
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+#[path = "cases/arm64.rs"]
+mod cases;
+#[cfg(target_os = "linux")]
+#[path = "cases/machine.rs"]
+mod machine;
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 fn main() {
+    let is_first = std::process::id() == 1;
+    if is_first {
+        machine::begin();
+    }
     let (mut failed, mut skipped, mut passed) = (0, 0, 0);
     for (name, case) in cases::ALL {
         match std::panic::catch_unwind(case) {
@@ -24,10 +40,16 @@ fn main() {
         }
     }
     println!("\nlive: {passed} passed; {failed} failed; {skipped} skipped");
+    if is_first {
+        machine::end();
+    }
     assert_eq!(failed, 0, "live tests failed");
 }
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 fn main() {
-    println!("live: skipped: guests of our own are x86-64 on Linux");
+    println!("live: skipped: guests of our own are x86-64 or arm64 on Linux");
 }

@@ -221,3 +221,27 @@ fn licence_expressions_are_read_right() {
     assert!(!licence_is_allowed("(MIT OR GPL-2.0-only) AND GPL-3.0"));
     assert!(!licence_is_allowed(""));
 }
+
+/// What a registry shows of a crate, and what its users must get with it.
+#[test]
+fn published_crates_have_readme_licences_and_keywords() {
+    let mut errors = Vec::new();
+    let manifests = tree::text_files().filter(|file| {
+        let member = file.path.starts_with("crates/") || file.path.starts_with("research/");
+        member && file.path.ends_with("/Cargo.toml") && !file.text.contains("publish = false")
+    });
+    for manifest in manifests {
+        let folder = tree::top().join(manifest.path.trim_end_matches("Cargo.toml"));
+        for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
+            if !folder.join(name).exists() {
+                errors.push(manifest.error(1, format!("no {name} next to it")));
+            }
+        }
+        for key in ["keywords = [", "categories = [", "description = "] {
+            if !manifest.text.contains(key) {
+                errors.push(manifest.error(1, format!("lacks `{key}`")));
+            }
+        }
+    }
+    tree::report(&errors);
+}

@@ -12,15 +12,15 @@ use stealtime_hypervisor::counter::pvclock::{PVCLOCK_TSC_STABLE, PvclockPage, Pv
 use crate::drill::DrillError;
 use crate::guest::{Guest, Reader};
 use crate::kvm::{host, rdtsc};
+use crate::readings::{HEADING, readings};
 
 mod ioctls;
-mod spread;
 
+pub use crate::readings::{Reading, Spread};
 pub use ioctls::{Cost, IoctlTimes, ioctls};
-pub use spread::Spread;
 
 /// Costs in picoseconds a reading: the least of several runs, since whatever disturbs adds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Costs {
     /// `LFENCE; RDTSC` in this process.
@@ -37,6 +37,8 @@ pub struct Costs {
     pub each_kvmclock: Spread,
     /// `CLOCK_MONOTONIC`, likewise.
     pub each_monotonic: Spread,
+    /// Readings of the TSC by a guest, native and trapped.
+    pub guest_readings: Vec<Reading>,
     /// A turn of an empty loop in a guest: well below a nanosecond where code is not emulated.
     pub guest_loop_ps: u64,
     /// A turn with `RDTSC` in it.
@@ -75,7 +77,10 @@ impl fmt::Display for Costs {
         for (name, spread) in each {
             write!(f, "\n{name:<36}{spread}")?;
         }
-        Ok(())
+        write!(f, "\n{HEADING}")?;
+        self.guest_readings
+            .iter()
+            .try_for_each(|reading| write!(f, "\n{reading}"))
     }
 }
 
@@ -135,6 +140,7 @@ pub fn costs() -> Result<Costs, DrillError> {
         each_native_tsc: Spread::measure(khz, rdtsc),
         each_kvmclock: Spread::measure(khz, || page.read(rdtsc, 8).map_or(0, |r| r.ns)),
         each_monotonic: Spread::measure(khz, || u64::from(epoch.elapsed().subsec_nanos())),
+        guest_readings: readings()?,
         native_tsc_ps: here(20_000, rdtsc)?,
         kvmclock_ps: here(20_000, || page.read(rdtsc, 8).map_or(0, |r| r.ns))?,
         monotonic_ps: here(20_000, || u64::from(epoch.elapsed().subsec_nanos()))?,

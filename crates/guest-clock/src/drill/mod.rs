@@ -354,7 +354,7 @@ impl Drill {
             ..KvmClockData::default()
         };
         let cycles = u128::from(elapsed) * u128::from(saved.tsc_khz) / 1_000_000;
-        let scaled = scaled(saved, saved.instant.host_tsc);
+        let scaled = saved.scaled(saved.instant.host_tsc);
         guest.lose_time(chance.below(self.most_delay_ns));
         for (index, (vcpu, state)) in guest.vcpus().iter().zip(&saved.vcpus).enumerate() {
             let value = state.tsc_offset.wrapping_add(scaled);
@@ -371,11 +371,6 @@ impl Drill {
 
 /// Before each drill: how many are done, of how many. Whether to go on.
 pub type Progress<'a> = dyn FnMut(u32, u32) -> ControlFlow<()> + 'a;
-
-pub(crate) fn scaled(x86: &X86State, host_tsc: u64) -> u64 {
-    let format = crate::saved::format(x86.frac_bits);
-    format.map_or(host_tsc, |f| f.scale(host_tsc, x86.ratio))
-}
 
 fn elapsed_ns(start: Instant) -> i64 {
     i64::try_from(start.elapsed().as_nanos()).unwrap_or(i64::MAX)
@@ -442,8 +437,8 @@ impl Tally {
         // Floored, as guests' cycles are.
         let cycles = (elapsed * i128::from(saved.tsc_khz)).div_euclid(1_000_000);
         let (scaled_at_save, scaled_now) = (
-            scaled(saved, saved.instant.host_tsc),
-            scaled(saved, now.host_tsc),
+            saved.scaled(saved.instant.host_tsc),
+            saved.scaled(now.host_tsc),
         );
         let (mut worst, mut lowest, mut highest) = (0i64, i64::MAX, i64::MIN);
         for (index, (vcpu, state)) in vcpus.iter().zip(&saved.vcpus).enumerate() {

@@ -46,7 +46,7 @@ pub fn restore_into_own_guest(saved: &Saved, options: &Options) -> Result<Restor
         };
         return Err(crate::RestoreError::Refused(refused).into());
     };
-    let scaled = super::scaled(x86, x86.instant.host_tsc);
+    let scaled = x86.scaled(x86.instant.host_tsc);
     // Counters wrap; without knowing where, the first vCPU's is as good as any.
     let first = x86.vcpus.first().map_or(0, |v| v.tsc_offset);
     let latest = first.wrapping_add(scaled);

@@ -5,7 +5,7 @@
 //! `tests/live.rs` holds it against the real device where there is one.
 
 mod arm64;
-#[cfg(test)]
+#[cfg(all(test, not(target_env = "musl")))]
 mod golden;
 mod host;
 

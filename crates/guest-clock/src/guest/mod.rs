@@ -1,5 +1,6 @@
 //! Small guests of our own on `/dev/kvm`, to see what a guest sees.
 
+mod error;
 mod memory;
 pub mod program;
 mod readers;
@@ -13,60 +14,19 @@ use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
 use crate::device::{MSR_KVM_SYSTEM_TIME_NEW, Vcpu};
-use crate::error::{Errno, HostError, IoctlError};
+use crate::error::Errno;
 use crate::fake::GuestReading;
 use crate::kvm::rdtsc;
 use crate::save::of;
 use program::{
-    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, LATEST_CLOCK, LATEST_TSC,
+    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, EACH, LATEST_CLOCK, LATEST_TSC,
     MEMORY_BYTES, MOST_VCPUS, PAGE_BYTES, PAGES,
 };
 
+pub use error::GuestError;
 pub use memory::Memory;
 pub use readers::Reader;
 pub use registers::Registers;
-
-/// A guest could not be made or run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GuestError {
-    /// The host.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// An ioctl.
-    #[error("a guest of our own: {0}")]
-    Ioctl(#[from] IoctlError),
-    /// Too many or too few vCPUs.
-    #[error("{given} vCPUs: a guest of our own has from 1 to {most}")]
-    Vcpus {
-        /// Asked for.
-        given: usize,
-        /// The most.
-        most: usize,
-    },
-    /// A vCPU left its program.
-    #[error("vCPU {vcpu} left its program: {exit} (does this KVM run real-mode code?)")]
-    Exit {
-        /// Its position.
-        vcpu: usize,
-        /// How.
-        exit: String,
-    },
-    /// A vCPU's thread was not started.
-    #[error("no thread for vCPU {vcpu}: {errno}; raise the limit of threads (pids)")]
-    NoThread {
-        /// Its position.
-        vcpu: usize,
-        /// What the kernel said.
-        errno: Errno,
-    },
-    /// A vCPU's thread panicked.
-    #[error("the thread of vCPU {vcpu} panicked")]
-    Thread {
-        /// Its position.
-        vcpu: usize,
-    },
-}
 
 /// What the guest saw, over all its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -120,6 +80,24 @@ impl Guest {
         let memory = Memory::new(MEMORY_BYTES).map_err(of("mmap", None))?;
         memory.copy_in(CODE, reader.code());
         Self::with_memory(Arc::new(memory), 1)
+    }
+
+    /// Cycles of `times` single readings by a guest of one vCPU. `reader` times each.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub(crate) fn each(reader: Reader, times: usize) -> Result<Vec<u64>, GuestError> {
+        // What fits between the first block and the pages.
+        const AT_ONCE: u32 = 2_000;
+        let mut guest = Self::reading(reader)?;
+        let mut cycles = Vec::with_capacity(times);
+        while cycles.len() < times {
+            guest.run(AT_ONCE)?;
+            let pairs = (0..u64::from(AT_ONCE) / 2).map(|n| guest.memory.read(EACH + 8 * n));
+            cycles.extend(pairs.flat_map(|pair| [pair & 0xffff_ffff, pair >> 32]));
+        }
+        cycles.truncate(times);
+        Ok(cycles)
     }
 
     /// A guest that begins where another ended: its latest TSC and kvmclock (ns) count as seen.

@@ -13,6 +13,7 @@
 //! | [`CODE`] | the program |
 //! | [`LATEST_TSC`], [`LATEST_CLOCK`] | the latest readings of all vCPUs |
 //! | [`BLOCKS`] + n·[`BLOCK_BYTES`] | what vCPU n does and found, as [`Block`] |
+//! | [`EACH`] | cycles of single readings, of a [`Reader`](super::Reader) that times each |
 //! | [`PAGES`] + n·[`PAGE_BYTES`] | vCPU n's kvmclock page |
 //!
 //! `DI` points to the block, `SI` to the page. After the block's number of rounds the program
@@ -28,6 +29,8 @@ pub const LATEST_CLOCK: u64 = 0x2040;
 pub const BLOCKS: u64 = 0x3000;
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 0x80;
+/// Words of 32 bits with the cycles of single readings begin here, behind the first block.
+pub const EACH: u64 = 0x4000;
 /// kvmclock pages begin here.
 pub const PAGES: u64 = 0x8000;
 /// Bytes from one page to the next.

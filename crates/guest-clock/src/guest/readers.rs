@@ -15,6 +15,10 @@ pub enum Reader {
     Rdmsr,
     /// `IN` from [`COUNTER_PORT`](super::program::COUNTER_PORT), which the VMM answers.
     Port,
+    /// `RDTSC`, each timed by the TSC.
+    EachRdtsc,
+    /// `RDMSR` of `IA32_TIME_STAMP_COUNTER`, each timed by the TSC.
+    EachRdmsr,
 }
 
 core::arch::global_asm!(
@@ -25,6 +29,8 @@ core::arch::global_asm!(
     .globl guest_clock_readers_rdtsc
     .globl guest_clock_readers_rdmsr
     .globl guest_clock_readers_port
+    .globl guest_clock_readers_each_rdtsc
+    .globl guest_clock_readers_each_rdmsr
     .globl guest_clock_readers_end
     .code16
 guest_clock_readers_begin:
@@ -56,6 +62,28 @@ guest_clock_readers_port:
     jnz 41b
     outb %al, $0x10
     jmp 40b
+    # Times each reading, and keeps the cycles as words of 32 bits.
+    .macro gc_each reading:vararg
+50: movl (%di), %ebp
+    movw $0x4000, %bx
+51: rdtsc
+    movl %eax, %esi
+    movl $0x10, %ecx
+    \reading
+    rdtsc
+    subl %esi, %eax
+    movl %eax, (%bx)
+    addw $4, %bx
+    decl %ebp
+    jnz 51b
+    outb %al, $0x10
+    jmp 50b
+    .endm
+guest_clock_readers_each_rdtsc:
+    gc_each rdtsc
+guest_clock_readers_each_rdmsr:
+    gc_each rdmsr
+    .purgem gc_each
 guest_clock_readers_end:
     .code64
     .popsection
@@ -70,6 +98,8 @@ unsafe extern "C" {
     static guest_clock_readers_rdtsc: u8;
     static guest_clock_readers_rdmsr: u8;
     static guest_clock_readers_port: u8;
+    static guest_clock_readers_each_rdtsc: u8;
+    static guest_clock_readers_each_rdmsr: u8;
     static guest_clock_readers_end: u8;
 }
 
@@ -81,12 +111,16 @@ impl Reader {
         let rdtsc = &raw const guest_clock_readers_rdtsc;
         let rdmsr = &raw const guest_clock_readers_rdmsr;
         let port = &raw const guest_clock_readers_port;
+        let each_rdtsc = &raw const guest_clock_readers_each_rdtsc;
+        let each_rdmsr = &raw const guest_clock_readers_each_rdmsr;
         let end = &raw const guest_clock_readers_end;
         let (start, end) = match self {
             Self::Nothing => (begin, rdtsc),
             Self::Rdtsc => (rdtsc, rdmsr),
             Self::Rdmsr => (rdmsr, port),
-            Self::Port => (port, end),
+            Self::Port => (port, each_rdtsc),
+            Self::EachRdtsc => (each_rdtsc, each_rdmsr),
+            Self::EachRdmsr => (each_rdmsr, end),
         };
         let length = end.addr().saturating_sub(start.addr());
         // SAFETY: from label to label there are `length` bytes of initialised, read-only, never

@@ -39,7 +39,8 @@ fn borrow<T: AsRawFd>(owner: &T) -> BorrowedFd<'_> {
 
 /// The host's `CNTVCT_EL0`, after all earlier instructions. For a process of the host that is the
 /// physical count, which KVM takes a guest's offset from: the host's own virtual offset is 0.
-fn count() -> u64 {
+#[must_use]
+pub fn count() -> u64 {
     let count: u64;
     // SAFETY: an EL0 process may read the counter unless the kernel forbids it, which ends the
     // process; nothing but the register is touched. Needed: there is no intrinsic.
@@ -49,8 +50,9 @@ fn count() -> u64 {
     count
 }
 
-/// `CNTFRQ_EL0`.
-fn frequency() -> u64 {
+/// `CNTFRQ_EL0`: the frequency of the counters in Hz, as firmware has set it.
+#[must_use]
+pub fn counter_hz() -> u64 {
     let hz: u64;
     // SAFETY: as in `count`. Needed: there is no intrinsic.
     unsafe {
@@ -62,7 +64,7 @@ fn frequency() -> u64 {
 impl Arm64Vm for KvmArm64Vm<'_> {
     fn counter_hz(&self) -> u32 {
         // The register has 32 bits; 0 is refused later.
-        u32::try_from(frequency()).unwrap_or(0)
+        u32::try_from(counter_hz()).unwrap_or(0)
     }
 
     fn bracket(&self) -> Bracket {

@@ -19,13 +19,13 @@ mod x86;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[cfg(target_arch = "aarch64")]
-pub use arm64::KvmArm64Vm;
+pub use arm64::{KvmArm64Vm, count, counter_hz};
 #[cfg(target_arch = "x86_64")]
 pub use host::{Backend, Host, backend, clocksource, host};
 #[cfg(target_arch = "x86_64")]
 pub use x86::{RawVcpu, RawVm, bracket, rdtsc};
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", any(test, feature = "guest")))]
 pub(crate) use host::open;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use identity::are_all_of_the_process;

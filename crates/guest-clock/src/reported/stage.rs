@@ -167,7 +167,7 @@ impl Source {
     /// What `KVM_GET_MSRS(IA32_TSC)` gave of a vCPU at the save.
     pub(super) fn tsc(&self, vcpu: usize) -> u64 {
         let offset = self.x86.vcpus.get(vcpu).map_or(0, |v| v.tsc_offset);
-        offset.wrapping_add(crate::drill::scaled(&self.x86, self.x86.instant.host_tsc))
+        offset.wrapping_add(self.x86.scaled(self.x86.instant.host_tsc))
     }
 
     /// The order with these steps, and what its guest sees.

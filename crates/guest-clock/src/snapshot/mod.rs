@@ -243,7 +243,7 @@ impl Snapshot {
             snapshot.clock = Some(own_clock(x86));
             snapshot.tsc_khz = Some(x86.tsc_khz);
             snapshot.host_tsc_khz = Some(x86.host_tsc_khz);
-            let scaled = crate::drill::scaled(x86, x86.instant.host_tsc);
+            let scaled = x86.scaled(x86.instant.host_tsc);
             snapshot.vcpus = x86
                 .vcpus
                 .iter()
