@@ -348,6 +348,7 @@ pub(crate) fn memory(tree: &Tree) -> Memory {
     let thp = tree.optional(key, "/sys/kernel/mm/transparent_hugepage/enabled");
     Memory {
         total_bytes: bytes("MemTotal:"),
+        available_bytes: bytes("MemAvailable:"),
         transparent_hugepages: thp.as_deref().map(chosen),
         hugepages: value("HugePages_Total:"),
         hugepage_bytes: bytes("Hugepagesize:"),

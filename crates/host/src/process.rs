@@ -103,6 +103,16 @@ pub(crate) fn field(status: &str, name: &str) -> Option<String> {
     })
 }
 
+/// Memory that a process occupies.
+pub(crate) fn resident_bytes(tree: &Tree, directory: &str) -> Option<u64> {
+    let status = tree.optional("vms.process.resident_bytes", &format!("{directory}/status"))?;
+    let kib = field(&status, "VmRSS")?;
+    kib.strip_suffix(" kB")?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -444,6 +444,8 @@ impl CpuTime {
 pub struct Memory {
     /// All of it.
     pub total_bytes: Option<u64>,
+    /// What new processes can have without swapping (`MemAvailable`).
+    pub available_bytes: Option<u64>,
     /// Transparent huge pages: `always`, `madvise`, `never`.
     pub transparent_hugepages: Option<String>,
     /// Reserved huge pages of the default size.

@@ -110,6 +110,8 @@ pub struct Process {
     pub program: Option<String>,
     /// Its start since the boot, which tells processes of the same id apart.
     pub start_ms: Option<u64>,
+    /// Memory that it occupies (`VmRSS`): of a guest what it has touched, without huge pages of hugetlbfs.
+    pub resident_bytes: Option<u64>,
 }
 
 /// What a thread of a VM does.

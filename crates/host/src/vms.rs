@@ -312,6 +312,7 @@ fn part(
             name: stat.name.to_owned(),
             program: program.ok(),
             start_ms: stat.start_ms(),
+            resident_bytes: process::resident_bytes(tree, &directory),
         },
         threads,
         cgroup: paths.cpu,

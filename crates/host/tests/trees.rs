@@ -100,6 +100,13 @@ fn the_host_of_the_shared_tree() {
         Some("madvise")
     );
     assert_eq!(host.memory.total_bytes, Some(65_806_236 * 1024));
+    assert_eq!(host.memory.available_bytes, Some(40 << 30));
+    let mut processes = host.vms.iter().map(|vm| &vm.process);
+    let process = processes.find(|process| process.pid == 4300);
+    assert_eq!(
+        process.and_then(|process| process.resident_bytes),
+        Some(4 << 30)
+    );
     assert_eq!(host.cpu_time.steal_ms, 560);
 }
 

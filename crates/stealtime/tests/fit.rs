@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common;
 
@@ -41,6 +41,45 @@ fn how_many_more_of_a_vm_fit() {
     let limits = ["--limit", "vm0.ready<60%", "--limit", "vm1.wakeup.p99<20ms"];
     let out = answer(&[&[CFS, "--add", "vm1"], &limits[..]].concat());
     insta::assert_snapshot!("fit_add", out);
+}
+
+#[test]
+fn memory_is_said_before_the_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let snapshot = folder.path().join("host.json");
+    let vm = |name: &str, pid: i32, tids: [i32; 2], bytes: u64| {
+        let threads = (0..)
+            .zip(tids)
+            .map(|(vcpu, tid): (u32, i32)| json!({ "tid": tid, "kind": "vcpu", "vcpu": vcpu }));
+        json!({
+            "name": name,
+            "process": { "pid": pid, "resident_bytes": bytes },
+            "threads": threads.collect::<Vec<_>>(),
+        })
+    };
+    let host = json!({
+        "version": 1,
+        "memory": { "available_bytes": 3u64 << 30 },
+        "vms": [
+            vm("vm0", 100, [119, 121], 4 << 30),
+            vm("vm1", 101, [120, 122], 1 << 30),
+        ],
+    });
+    std::fs::write(&snapshot, host.to_string()).expect("a file");
+    let snapshot = snapshot.display().to_string();
+    let limit = [
+        "--limit",
+        "vm0.ready<80%",
+        "--seeds",
+        "2",
+        "--snapshot",
+        &snapshot,
+    ];
+    let out = answer(&[&[CFS, "--add", "vm0", "--add", "vm1"], &limit[..]].concat());
+    let before =
+        "Memory: 3.0 GiB are available, which hold 0 more of vm0 (4.0 GiB each) or 3 more of vm1";
+    assert!(out.contains(before), "{out}");
+    assert!(out.contains("Memory holds 0 more of vm0 only."), "{out}");
 }
 
 #[test]

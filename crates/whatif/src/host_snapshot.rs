@@ -53,6 +53,10 @@ pub(crate) struct SnapshotFacts {
     pub(crate) wakeups_preempt: Option<bool>,
     /// Names of the settings that are from here.
     pub(crate) settings: BTreeSet<String>,
+    /// Memory that new VMs can have.
+    pub(crate) available_bytes: Option<u64>,
+    /// Memory that VMs of the recording occupy, by index.
+    pub(crate) resident_bytes: BTreeMap<usize, u64>,
     /// Facts that no replay has, as sentences.
     pub(crate) unused: Vec<String>,
 }
@@ -131,6 +135,12 @@ impl HostFacts {
         facts.cgroups = cgroups(snapshot, recorded, &vms, &mut facts.unused);
         facts.affinity = affinity(&vms, recorded);
         facts.policies = policies(&vms, &mut facts.unused);
+        facts.available_bytes = snapshot.memory.available_bytes;
+        let resident = (0..).zip(&vms).filter_map(|(index, vm)| {
+            let bytes = vm.as_ref()?.process.resident_bytes?;
+            Some((index, bytes))
+        });
+        facts.resident_bytes = resident.filter(|vm| vm.1 > 0).collect();
         if snapshot.cpu.smt_active == Some(true) {
             let text = "SMT is on: what siblings cost each other is part of the recorded times";
             facts.unused.push(text.to_owned());

@@ -30,6 +30,9 @@ pub fn page(document: &FitDocument, command: &str) -> Page {
     }
     page.fact(limits(document));
     page.fact("Answers are of CPU time alone: memory, caches, disks and networks are left out.");
+    if let Some(memory) = document.memory_sentence() {
+        page.fact(memory);
+    }
     if document.recording_partial {
         page.first(PARTIAL_RECORDING);
     }
@@ -48,7 +51,7 @@ pub fn page(document: &FitDocument, command: &str) -> Page {
     for curve in curves(capacity).iter().take(MOST_LEADS) {
         page.lead(Lead {
             about: format!("{}:", curve.of),
-            says: curve.sentence.clone(),
+            says: document.answer(curve),
             more: Vec::new(),
             steps: Vec::new(),
             mark: match curve.largest {

@@ -37,6 +37,9 @@ pub fn render(document: &FitDocument, style: Style) -> String {
     let leaves_out = "Answers are of CPU time alone: memory, caches, disks and networks are left out (see \
                       the end).";
     paragraph(&mut screen, 0, leaves_out);
+    if let Some(memory) = document.memory_sentence() {
+        paragraph(&mut screen, 0, &memory);
+    }
     if !document.error.is_close() {
         let far = format!(
             "Note: the replay as recorded is too far from the recording to trust counts: {}. {CLOSE}",
@@ -49,7 +52,7 @@ pub fn render(document: &FitDocument, style: Style) -> String {
         Some(removals) => paragraph(&mut screen, 0, &removals.sentence),
         None => {
             for curve in curves(capacity) {
-                paragraph(&mut screen, 0, &curve.sentence);
+                paragraph(&mut screen, 0, &document.answer(curve));
             }
         }
     }
@@ -154,9 +157,9 @@ pub(crate) fn figure(vm: &PointVm, figure: Figure) -> String {
 /// The count with what it stands for.
 pub(crate) fn count_name(curve: &Curve, count: u32) -> String {
     match (count == curve.first, curve.largest == Some(count)) {
-        (true, true) => format!("{count} (recorded, largest)"),
+        // Both names together are wider than the column.
+        (_, true) => format!("{count} (largest)"),
         (true, false) => format!("{count} (recorded)"),
-        (false, true) => format!("{count} (largest)"),
         (false, false) => count.to_string(),
     }
 }

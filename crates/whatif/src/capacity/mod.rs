@@ -10,6 +10,7 @@ mod error;
 mod figures;
 mod fleet;
 mod limit;
+mod memory;
 mod rebalance;
 mod rebalance_document;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use figures::{Band, Check, Outcome, Point, PointVm};
 pub use fleet::{Fleet, FleetVm, FleetVms, host_names, join};
 pub use limit::{Figure, Limit, LimitError, Side};
 pub(crate) use limit::{Parts, quantity, write_quantity};
+pub use memory::{Memory, VmMemory};
 pub use rebalance::{HostChange, HostFailure, Migration, Rebalance, rebalance};
 pub use rebalance_document::{HostRecording, RebalanceDocument};
 pub use recorded::RecordedHost;

@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use crate::assumptions;
 use crate::baseline::Baseline;
+use crate::capacity::curve::Curve;
 use crate::capacity::document::Capacity;
+use crate::capacity::memory::Memory;
 use crate::coverage::{self, Lack};
 use crate::plan::Plan;
 use crate::result::Closeness;
@@ -33,6 +35,9 @@ pub struct FitDocument {
     pub lacks: Vec<Lack>,
     /// VMs with threads that are a guess.
     pub guessed: Vec<String>,
+    /// Memory of the host, where its snapshot has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
     /// Replays of a count that is near a limit.
     pub seeds: u64,
     /// Replays that were run.
@@ -43,6 +48,22 @@ pub struct FitDocument {
 }
 
 impl FitDocument {
+    /// How many more of the counted VMs the host's memory holds; `None` where that is not known.
+    #[must_use]
+    pub fn memory_sentence(&self) -> Option<String> {
+        self.memory.as_ref()?.sentence(&self.capacity.curves)
+    }
+
+    /// The answer of a curve, with what memory says against it.
+    #[must_use]
+    pub fn answer(&self, curve: &Curve) -> String {
+        let excess = self.memory.as_ref().and_then(|memory| memory.excess(curve));
+        match excess {
+            Some(excess) => format!("{} {excess}", curve.sentence),
+            None => curve.sentence.clone(),
+        }
+    }
+
     /// Joins the answer with its recording.
     #[must_use]
     pub fn new(
@@ -70,6 +91,7 @@ impl FitDocument {
                 .collect(),
             lacks: coverage::lacks(recorded),
             guessed: guessed.map(|(_, name)| name.clone()).collect(),
+            memory: Memory::of(base),
             seeds,
             replays,
             capacity,
