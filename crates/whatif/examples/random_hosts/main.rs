@@ -1,10 +1,11 @@
 //! How well `fit` finds the largest count on simulated hosts with known truth:
-//! `random_hosts [--hosts N] [--seed S] [--jobs N] [--figures]`.
+//! `random_hosts [--hosts N] [--seed S] [--jobs N] [--figures | --truth]`.
 //!
 //! A seed draws a host of 2 to 16 CPUs with VMs that serve requests, have timers or bursts, or run hackbench
 //! or dbench, and limits. The truth is the simulator's: the host runs with 1, 2, … of a VM, three times each,
 //! until a limit fails. Hosts on which 1 to 8 fit are kept. The prediction is `fit` from one recording of the
 //! host with one of that VM. `--figures` shows the figures of hosts that are missed.
+//! `--truth` takes three other runs of the simulator for the prediction: how often the truth repeats itself.
 
 mod drawn;
 mod table;
@@ -52,6 +53,7 @@ struct Arguments {
     seed: u64,
     jobs: usize,
     shows_figures: bool,
+    takes_truth: bool,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -61,6 +63,7 @@ fn arguments() -> Option<Arguments> {
         seed: 1,
         jobs,
         shows_figures: false,
+        takes_truth: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -69,6 +72,7 @@ fn arguments() -> Option<Arguments> {
             "--seed" => found.seed = words.next()?.parse().ok()?,
             "--jobs" => found.jobs = words.next()?.parse().ok()?,
             "--figures" => found.shows_figures = true,
+            "--truth" => found.takes_truth = true,
             _ => return None,
         }
     }
@@ -95,20 +99,24 @@ fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<Curve, Failure> {
 }
 
 /// Truth and prediction of a seed's host; `None` if not 1 to 8 fit.
-fn answer(seed: u64) -> Result<Option<Row>, Failure> {
+fn answer(seed: u64, takes_truth: bool) -> Result<Option<Row>, Failure> {
     let host = DrawnHost::draw(seed);
     let limits = Limit::parse_all(&host.limits)?;
-    let truth = Truth::find(&host, limits.clone())?;
+    let truth = Truth::find(&host, limits.clone(), 1)?;
     let Some(largest) = truth.largest.filter(|largest| *largest <= MOST) else {
         return Ok(None);
     };
+    if takes_truth {
+        let again = Truth::find(&host, limits, 1 + truth::RUNS)?;
+        return Ok(Some(Row::of_runs(&host, largest, &again)));
+    }
     let curve = predict(&host, limits)?;
     Ok(Some(Row::new(&host, &truth, largest, &curve)))
 }
 
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
-        eprintln!("random_hosts [--hosts N] [--seed S] [--jobs N] [--figures]");
+        eprintln!("random_hosts [--hosts N] [--seed S] [--jobs N] [--figures | --truth]");
         return ExitCode::from(2);
     };
     let (next, kept) = (AtomicU64::new(arguments.seed), AtomicUsize::new(0));
@@ -118,7 +126,7 @@ fn main() -> ExitCode {
     let work = || {
         while kept.load(Ordering::Relaxed) < arguments.hosts {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            match answer(seed) {
+            match answer(seed, arguments.takes_truth) {
                 Ok(None) => {}
                 Ok(Some(row)) => {
                     let done = kept.fetch_add(1, Ordering::Relaxed) + 1;

@@ -56,6 +56,23 @@ impl Row {
         }
     }
 
+    /// The count that other runs of the host give.
+    pub fn of_runs(host: &DrawnHost, largest: u32, again: &Truth) -> Self {
+        let predicted = again.largest.unwrap_or(0);
+        Self {
+            seed: host.seed,
+            cpus: host.cpus(),
+            vms: host.shown(),
+            counted: host.counted().name(),
+            limits: host.limits.join(" "),
+            truth: largest,
+            predicted,
+            least: predicted,
+            greatest: predicted,
+            figures: Vec::new(),
+        }
+    }
+
     const fn is_exact(&self) -> bool {
         self.truth == self.predicted
     }

@@ -11,7 +11,7 @@ use super::Failure;
 use super::drawn::DrawnHost;
 
 /// Runs of each count.
-const RUNS: u64 = 3;
+pub const RUNS: u64 = 3;
 /// Counts beyond it are not asked for.
 pub const MOST: u32 = 8;
 
@@ -60,18 +60,20 @@ pub struct Truth {
     pub figures: Vec<String>,
     /// Figures that limits are of by count, VM by VM.
     pub values: Vec<Vec<f64>>,
-    /// The largest count within all limits; `None` if not even 1 is, or if more than [`MOST`] are.
+    /// The largest count within all limits; `None` if not even 1 is. More than [`MOST`] are
+    /// one number.
     pub largest: Option<u32>,
 }
 
 impl Truth {
-    pub fn find(host: &DrawnHost, limits: Vec<Limit>) -> Result<Self, Failure> {
+    /// By runs from `first` on.
+    pub fn find(host: &DrawnHost, limits: Vec<Limit>, first: u64) -> Result<Self, Failure> {
         let is_work = limits.iter().any(|limit| limit.figure == Figure::Work);
         let mut vms = Vec::new();
         for vm in 0..host.vms() {
             let mut works = Vec::new();
             let mut is_elastic = false;
-            for run in 1..=if is_work { RUNS } else { 1 } {
+            for run in first..first + if is_work { RUNS } else { 1 } {
                 let recorded = recorded_vms(&record(&host.alone(vm, run))?);
                 let found = recorded.first().ok_or(Failure::NoVm)?;
                 works.push(found.work_ms);
@@ -89,13 +91,14 @@ impl Truth {
             largest: None,
         };
         // One run suffices to see that far more fit than are asked for.
-        if truth.holds(host, MOST + 1, 1)? {
+        if truth.holds(host, MOST + 1, first..first + 1)? {
+            truth.largest = Some(MOST + 1);
             return Ok(truth);
         }
         truth.figures.clear();
         truth.values.clear();
         for count in 1..=MOST + 1 {
-            if !truth.holds(host, count, RUNS)? {
+            if !truth.holds(host, count, first..first + RUNS)? {
                 truth.largest = (count > 1).then_some(count - 1);
                 break;
             }
@@ -103,10 +106,15 @@ impl Truth {
         Ok(truth)
     }
 
-    /// Whether all limits hold, on average over so many runs.
-    fn holds(&mut self, host: &DrawnHost, count: u32, number: u64) -> Result<bool, Failure> {
+    /// Whether all limits hold, on average over these runs.
+    fn holds(
+        &mut self,
+        host: &DrawnHost,
+        count: u32,
+        numbers: std::ops::Range<u64>,
+    ) -> Result<bool, Failure> {
         let mut runs = Vec::new();
-        for run in 1..=number {
+        for run in numbers {
             runs.push(in_order(&record(&host.with_count(count, run))?));
         }
         let over_runs = |value: &dyn Fn(&[HostVm]) -> f64| {
