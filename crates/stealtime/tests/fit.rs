@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::common;
 
@@ -46,27 +46,7 @@ fn how_many_more_of_a_vm_fit() {
 #[test]
 fn memory_is_said_before_the_answer() {
     let folder = tempfile::tempdir().expect("a folder");
-    let snapshot = folder.path().join("host.json");
-    let vm = |name: &str, pid: i32, tids: [i32; 2], bytes: u64| {
-        let threads = (0..)
-            .zip(tids)
-            .map(|(vcpu, tid): (u32, i32)| json!({ "tid": tid, "kind": "vcpu", "vcpu": vcpu }));
-        json!({
-            "name": name,
-            "process": { "pid": pid, "resident_bytes": bytes },
-            "threads": threads.collect::<Vec<_>>(),
-        })
-    };
-    let host = json!({
-        "version": 1,
-        "memory": { "available_bytes": 3u64 << 30 },
-        "vms": [
-            vm("vm0", 100, [119, 121], 4 << 30),
-            vm("vm1", 101, [120, 122], 1 << 30),
-        ],
-    });
-    std::fs::write(&snapshot, host.to_string()).expect("a file");
-    let snapshot = snapshot.display().to_string();
+    let snapshot = common::host_of_cfs(folder.path());
     let limit = [
         "--limit",
         "vm0.ready<80%",

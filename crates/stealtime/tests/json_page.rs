@@ -304,6 +304,7 @@ fn fit(page: &mut Page, folder: &Path) {
         &["removals.steps[].vms[]"],
     );
     let cfs = recording("svm-cfs/trace.dat");
+    let snapshot = common::host_of_cfs(folder);
     for options in [
         &[
             "--add",
@@ -312,6 +313,8 @@ fn fit(page: &mut Page, folder: &Path) {
             "vm0.ready<60%",
             "--limit",
             "overhead<99%",
+            "--snapshot",
+            &snapshot,
         ][..],
         &["--move", "--set", "host.hz=1000"],
         &["--add", "vm1"],

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::json;
+
 /// The command with these arguments, and nothing on its standard input.
 pub fn stealtime(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
@@ -24,6 +26,31 @@ pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
+}
+
+/// A snapshot with memory of the host of `svm-cfs`, as a file in a folder.
+pub fn host_of_cfs(folder: &Path) -> String {
+    let snapshot = folder.join("host.json");
+    let vm = |name: &str, pid: i32, tids: [i32; 2], bytes: u64| {
+        let threads = (0..)
+            .zip(tids)
+            .map(|(vcpu, tid): (u32, i32)| json!({ "tid": tid, "kind": "vcpu", "vcpu": vcpu }));
+        json!({
+            "name": name,
+            "process": { "pid": pid, "resident_bytes": bytes },
+            "threads": threads.collect::<Vec<_>>(),
+        })
+    };
+    let host = json!({
+        "version": 1,
+        "memory": { "available_bytes": 3u64 << 30 },
+        "vms": [
+            vm("vm0", 100, [119, 121], 4 << 30),
+            vm("vm1", 101, [120, 122], 1 << 30),
+        ],
+    });
+    fs::write(&snapshot, host.to_string()).expect("a file");
+    snapshot.display().to_string()
 }
 
 /// A host's tree of crates/host, with what all share, as a file in a folder.
