@@ -52,7 +52,7 @@ pub(crate) struct Counters {
     pub(crate) counts: Vec<u64>,
     /// Time from a yield until its target runs, us: a bucket of `1 << n` holds shorter times.
     pub(crate) yield_to_run_us: Vec<u64>,
-    /// Run time of each control group with tasks, ns.
+    /// Run time of each control group with tasks, and of those above them, ns.
     pub(crate) groups: Vec<GroupTime>,
     /// vCPUs with tracked IPIs.
     pub(crate) vcpus: u32,
@@ -82,9 +82,13 @@ impl Counters {
             add(&mut counters.yield_to_run_us, &cpu.waits_us);
         }
         let used = (used as usize).min(bss.groups.len());
-        counters.groups = bss.groups[..used]
+        let groups = &bss.groups[..used];
+        let parents: Vec<usize> = groups.iter().map(|group| group.parent as usize).collect();
+        let has_run: Vec<bool> = groups.iter().map(|group| group.runtime_ns > 0).collect();
+        counters.groups = groups
             .iter()
-            .filter(|group| group.runtime_ns > 0)
+            .zip(with_those_above(&parents, &has_run))
+            .filter_map(|(group, is_shown)| is_shown.then_some(group))
             .map(|group| GroupTime {
                 cgroup_id: group.id,
                 weight: group.weight,
@@ -185,7 +189,7 @@ impl Counters {
             );
         }
         let total: u64 = self.groups.iter().map(|group| group.runtime_ns).sum();
-        for group in &self.groups {
+        for group in self.groups.iter().filter(|group| group.runtime_ns > 0) {
             let _ = writeln!(
                 text,
                 "cgroup {:<8} weight {:<6} ran {:>10.3} s  {:>5.1} %",
@@ -210,6 +214,20 @@ impl Counters {
                 (total > 0 && 2 * reached >= total).then(|| 1 << n)
             })
     }
+}
+
+/// Groups that have run, and all above them: a reader needs the weight of each level.
+fn with_those_above(parents: &[usize], has_run: &[bool]) -> Vec<bool> {
+    let mut shown = has_run.to_vec();
+    for first in (0..shown.len()).filter(|index| has_run[*index]) {
+        let mut index = parents[first];
+        // The root is its own parent; a number beyond the table is of a group that ends meanwhile.
+        while index > 0 && shown.get(index) == Some(&false) {
+            shown[index] = true;
+            index = parents[index];
+        }
+    }
+    shown
 }
 
 fn add(sums: &mut [u64], counts: &[u64]) {
@@ -239,6 +257,13 @@ mod tests {
             .filter(|name| !name.is_empty())
             .collect();
         assert_eq!(names, NAMES);
+    }
+
+    #[test]
+    fn groups_are_shown_with_those_above() {
+        // The root, a slice with two VMs, one of which has not run, and a stale number.
+        let shown = with_those_above(&[0, 0, 1, 1, 9], &[false, false, true, false, true]);
+        assert_eq!(shown, [false, true, true, false, true]);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Answers {
     pub latencies: Vec<Latency>,
     /// Spinning and directed yield, by VM.
     pub yields: Vec<Yields>,
+    /// Directed yields that `scx_stealtime` decided on, by the snapshots of the host.
+    pub scheduler: Vec<SchedulerCount>,
     /// Halt polling, by VM.
     pub halt_polls: Vec<HaltPolls>,
     /// Host interrupts that hit a CPU while it runs a guest.
@@ -345,6 +347,26 @@ pub struct Yields {
     pub ple_shrink: u64,
     /// The largest PLE window seen.
     pub ple_window_max: u32,
+}
+
+/// What `scx_stealtime` counted while the recording was made. A selection of a part changes nothing here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SchedulerCount {
+    /// `served` and `refused` directed yields; what became of their `target`; `loan` of a slice; `credit`
+    /// of lag; `ipi` between vCPUs.
+    pub what: String,
+    /// Of `served` what ran: `receiver` of the yielder's IPI, vCPU with a `pending` interrupt, KVM's
+    /// `nominee`. Of `refused` the reason. Of `target`: `picked` next, or `missed`. Of `loan`: `lent`,
+    /// `returned` by the answer, `expired` by a timer. Of `credit`: `paid`. Of `ipi`: `tracked` with a
+    /// known receiver, `confirmed` by its EOI, `broadcast`.
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+    /// A sum. Of `picked` targets the time from yields until they ran. Of `lent` slices what targets ran at
+    /// the yielder's cost. Of `paid` credits the service they moved.
+    pub ns: Option<u64>,
+    /// Of `picked` targets: half of them ran within this time, which is a power of two in us.
+    pub half_within_ns: Option<u64>,
 }
 
 /// Halt polling.

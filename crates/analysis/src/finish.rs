@@ -61,6 +61,7 @@ impl Analysis {
             ready: tables.ready(),
             latencies: tables.latencies(),
             yields: tables.yields(),
+            scheduler: self.sums().options.scheduler.clone(),
             halt_polls: tables.halt_polls(),
             interrupts: tables.interrupts(),
             findings: Vec::new(),

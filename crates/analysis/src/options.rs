@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::answers::SchedulerCount;
 use crate::waits::Longest;
 
 /// What the analysis counts. The state of threads and CPUs always follows every event: a selection
@@ -16,6 +17,8 @@ pub struct Options {
     pub processes: BTreeMap<i32, String>,
     /// The VMs of the host's snapshot.
     pub host: HostVms,
+    /// What the host's scheduler counted, by its snapshots.
+    pub scheduler: Vec<SchedulerCount>,
     /// What to leave out, to save time and memory.
     pub skip: Skip,
     /// The longest waits that are wanted.

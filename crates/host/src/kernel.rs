@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::scheduler::Scheduler;
 use crate::sha256;
 use crate::snapshot::{Clocksource, Identity, Kernel, Kvm, Memory, Preempt, Sched, Time};
 use crate::tree::Tree;
@@ -16,6 +17,8 @@ const MACHINE_ID_KEY: &[u8] = b"stealtime host identity";
 /// Bytes of a kernel's configuration at most.
 const MAX_CONFIG: u64 = 4 << 20;
 const DEBUG_SCHED: &str = "/sys/kernel/debug/sched";
+/// What `scx_stealtime` publishes.
+const COUNTERS: &str = "/run/stealtime/sched.json";
 /// Options of the build that are kept: how they begin.
 const CONFIG: [&str; 15] = [
     "CONFIG_HZ",
@@ -270,6 +273,10 @@ pub(crate) fn sched(tree: &Tree) -> Sched {
         let text = tree.text(&format!("{directory}/{name}")).ok()?;
         Some((name.clone(), text.trim().to_owned()))
     });
+    let ext_ops = tree.optional("sched.ext_ops", "/sys/kernel/sched_ext/root/ops");
+    // The file of a program that was killed stays.
+    let publishes = ext_ops.as_deref() == Some("stealtime");
+    let counters = publishes.then(|| tree.optional("sched.counters", COUNTERS));
     Sched {
         features: features
             .iter()
@@ -279,7 +286,8 @@ pub(crate) fn sched(tree: &Tree) -> Sched {
         values: values.collect(),
         sysctl: sysctl.collect(),
         ext_state: tree.optional("sched.ext_state", "/sys/kernel/sched_ext/state"),
-        ext_ops: tree.optional("sched.ext_ops", "/sys/kernel/sched_ext/root/ops"),
+        ext_ops,
+        counters: counters.flatten().as_deref().and_then(Scheduler::parse),
     }
 }
 

@@ -27,6 +27,7 @@ mod kernel;
 mod name;
 mod process;
 mod qemu;
+mod scheduler;
 mod sha256;
 mod snapshot;
 mod tree;
@@ -37,6 +38,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use archive::Archive;
+pub use scheduler::{Group, Scheduler, Share};
 pub use snapshot::*;
 
 use tree::Tree;

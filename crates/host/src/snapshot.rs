@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scheduler::Scheduler;
 pub use crate::vm::{Evidence, FoundBy, Manager, Policy, Process, Thread, ThreadKind, Vm};
 
 /// The version of the JSON. It rises when a key gets another meaning, not when one is added.
@@ -225,6 +226,9 @@ pub struct Sched {
     pub ext_state: Option<String>,
     /// Name of the loaded `sched_ext` scheduler.
     pub ext_ops: Option<String>,
+    /// What that one has counted, if it is `scx_stealtime`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Scheduler>,
 }
 
 /// KVM.

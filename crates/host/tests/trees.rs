@@ -430,6 +430,24 @@ fn ticks_are_counted_where_no_configuration_is() {
     assert!(is_missing(&host, "kernel.config", "/proc/config.gz"));
 }
 
+/// The file of a program that was killed stays: it counts while the kernel names its scheduler.
+#[test]
+fn counters_are_those_of_the_loaded_scheduler() {
+    let published = r#"== run/stealtime/sched.json
+{"version":1,"pid":7,"all_tasks":true,"yields":"receiver","counts":{"yield_directed":3},"yield_to_run_us":[],
+"groups":[],"group_paths":[],"vcpus":0}
+"#;
+    let counters = |ops: &str| {
+        let ops = format!("== sys/kernel/sched_ext/root/ops\n{ops}\n");
+        snapshot_of(&(text("plain.tree") + &ops + published))
+            .sched
+            .counters
+    };
+    let counted = counters("stealtime").map(|counters| counters.count("yield_directed"));
+    assert_eq!(counted, Some(3));
+    assert_eq!(counters("flatcg"), None);
+}
+
 #[test]
 fn a_record_gives_the_same_snapshot_and_no_secrets() {
     for name in [

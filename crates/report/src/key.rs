@@ -40,6 +40,8 @@ pub enum Key {
     Latency,
     /// Spinning and directed yield.
     Yield,
+    /// What `scx_stealtime` decided.
+    Scheduler,
     /// Halt polling.
     Poll,
     /// Host interrupts that hit a running guest.
@@ -50,7 +52,7 @@ pub enum Key {
 
 impl Key {
     /// Every key, in the order in which tables are printed.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Findings,
         Self::Stalls,
         Self::Vms,
@@ -69,6 +71,7 @@ impl Key {
         Self::Mmio,
         Self::Latency,
         Self::Yield,
+        Self::Scheduler,
         Self::Poll,
         Self::Interrupts,
         Self::Events,
@@ -125,6 +128,7 @@ impl Key {
             Self::Mmio => ("mmio", "mmio", "MMIO, as `perf kvm stat report --event=mmio`"),
             Self::Latency => ("latency", "latencies", "Wakeup, IPI, timer and injection latencies"),
             Self::Yield => ("yield", "yields", "PAUSE exits and directed yields"),
+            Self::Scheduler => ("scheduler", "scheduler", "What a loaded scx_stealtime did with directed yields"),
             Self::Poll => ("poll", "halt_polls", "Halt polling"),
             Self::Interrupts => ("interrupts", "interrupts", "Host interrupts that hit a running guest"),
             Self::Events => ("events", "events", "Events of each tracepoint"),

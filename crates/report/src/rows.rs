@@ -7,7 +7,7 @@ use serde_json::Value;
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::{
     self, CpuUse, EventCount, Finding, HaltPolls, Interrupts, KeyRow, Latency, Ready, ReasonTime,
-    Stall, VcpuTime, Vm, VmState, VmmThreads, Waits, Yields,
+    SchedulerCount, Stall, VcpuTime, Vm, VmState, VmmThreads, Waits, Yields,
 };
 use stealtime_results::{Cell, CellKind, Column};
 
@@ -181,6 +181,10 @@ pub(crate) fn of_key(answers: &Answers, key: Key) -> Table {
         Key::Mmio => table(&KeyRow::default(), &answers.mmio),
         Key::Latency => table(&Latency::default(), &answers.latencies),
         Key::Yield => table(&Yields::default(), &answers.yields),
+        Key::Scheduler => table(
+            &SchedulerCount { ns: number, half_within_ns: number, ..SchedulerCount::default() },
+            &answers.scheduler,
+        ),
         Key::Poll => table(&HaltPolls::default(), &answers.halt_polls),
         Key::Interrupts => table(
             &Interrupts { vector: Some(0), ..Interrupts::default() },

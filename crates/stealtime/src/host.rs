@@ -121,6 +121,13 @@ impl HostOfRecording {
                 group.throttled_us as f64 / 1e6
             )
         }));
+        let has_restarted = self
+            .snapshot
+            .as_ref()
+            .is_some_and(crate::scheduler::has_restarted);
+        self.notes.extend(has_restarted.then(|| {
+            "scx_stealtime ended or was loaded again meanwhile: its counters before that are missing".to_owned()
+        }));
         let unknown = self
             .snapshot
             .as_ref()

@@ -14,6 +14,7 @@ use crate::error::CliError;
 use crate::host::HostOfRecording;
 use crate::output;
 use crate::progress::Progress;
+use crate::scheduler;
 use crate::when::When;
 
 /// The answers of a recording, and why it could not be read to its end.
@@ -98,6 +99,11 @@ pub(crate) fn analyze(
         groups: threads,
         processes,
         host: host.vms(),
+        scheduler: host
+            .snapshot
+            .as_ref()
+            .map(scheduler::counts)
+            .unwrap_or_default(),
         skip,
         longest,
         histograms: has_histograms,

@@ -1,12 +1,12 @@
 //! Counters of `scx_stealtime`: its program publishes them each second while it schedules this host.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
+use stealtime_analysis::answers::SchedulerCount;
+use stealtime_host::{Scheduler, Snapshot};
 use stealtime_report::{count, escape};
 
 /// Where the program writes them.
@@ -15,141 +15,133 @@ pub(crate) const PLACE: &str = "/run/stealtime/sched.json";
 const STALE: Duration = Duration::from_secs(5);
 /// Longest file that is read: 4,096 control groups with their paths.
 const MOST_BYTES: u64 = 4 << 20;
-/// Version of its keys.
-const VERSION: u32 = 1;
+/// Control groups in a line, at most.
+const MOST_SHARES: usize = 4;
+/// Kinds of counts that have a name of their own: what, kind, the counter, and that of its time.
+const COUNTS: [(&str, &str, &str, Option<&str>); 12] = [
+    ("served", "receiver", "yield_receiver", None),
+    ("served", "pending", "yield_pending", None),
+    ("served", "nominee", "yield_nominee", None),
+    ("target", "picked", "want_picked", Some("yield_to_run_ns")),
+    ("target", "missed", "want_missed", None),
+    ("loan", "lent", "loans", Some("lent_ns")),
+    ("loan", "returned", "loans_returned", None),
+    ("loan", "expired", "loans_expired", None),
+    ("credit", "paid", "credits", Some("credit_ns")),
+    ("ipi", "tracked", "ipis_tracked", None),
+    ("ipi", "confirmed", "ipis_settled", None),
+    ("ipi", "broadcast", "ipis_broadcast", None),
+];
 
-/// What the program has counted since it was loaded.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Scheduler {
-    version: u32,
-    /// Its process.
-    pub(crate) pid: u32,
-    /// Whether it runs all tasks, or canaries only.
-    pub(crate) all_tasks: bool,
-    /// The mode of `--yield`.
-    pub(crate) yields: String,
-    #[serde(flatten)]
-    counts: Counts,
+/// The counters of the loaded scheduler; `None` where none is loaded, or its file is not understood.
+pub(crate) fn read(place: &Path) -> Option<Scheduler> {
+    let file = File::open(place).ok()?;
+    let written = file.metadata().ok()?.modified().ok()?;
+    // A clock that was set back shows a time of the future.
+    let age = SystemTime::now().duration_since(written);
+    if age.is_ok_and(|age| age > STALE) {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    Scheduler::parse(&text)
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Counts {
-    /// By the names of `sched-ext/src/counters.rs`.
-    counts: BTreeMap<String, u64>,
-    /// Yields by the time until their target ran: bucket `n` has those below `1 << n` us.
-    yield_to_run_us: Vec<u64>,
-    groups: Vec<GroupTime>,
-    group_paths: Vec<String>,
+/// Lines on the yields and on the shares of CPU time since an earlier time, or since the scheduler was
+/// loaded.
+pub(crate) fn lines(scheduler: &Scheduler, former: Option<&Scheduler>) -> Vec<String> {
+    let recent = scheduler.since(former);
+    let shares = recent.shares();
+    let mut lines = vec![yields(&recent)];
+    // One group has it all.
+    if shares.len() > 1 {
+        let shown = shares.iter().take(MOST_SHARES);
+        let mut parts: Vec<String> = shown
+            .map(|share| {
+                let path = escape::short(&escape::terminal(&share.path), 40);
+                let (share, due) = (100.0 * share.share, 100.0 * share.due);
+                format!("{path} {share:.1} % ({due:.1} %)")
+            })
+            .collect();
+        if let Some(hidden) = shares
+            .len()
+            .checked_sub(MOST_SHARES)
+            .filter(|hidden| *hidden > 0)
+        {
+            parts.push(format!("{hidden} more"));
+        }
+        lines.push(format!(
+            "CPU time by control group (due): {}",
+            parts.join(", ")
+        ));
+    }
+    lines
 }
 
-/// Run time of a control group's own tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct GroupTime {
-    cgroup_id: u64,
-    weight: u64,
-    runtime_ns: u64,
+/// Whether counters of the begin of a recording were lost: the scheduler of its end is none, or another one.
+pub(crate) fn has_restarted(snapshot: &Snapshot) -> bool {
+    let pid = |snapshot: &Snapshot| {
+        snapshot
+            .sched
+            .counters
+            .as_ref()
+            .map(|counters| counters.pid)
+    };
+    let begin = snapshot.before.as_deref().and_then(pid);
+    begin.is_some() && begin != pid(snapshot)
 }
 
-/// A control group, by its path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Group<'s> {
-    pub(crate) path: &'s str,
-    /// `cpu.weight`.
-    pub(crate) weight: u64,
-    pub(crate) runtime_ns: u64,
+fn yields(recent: &Scheduler) -> String {
+    let refused: u64 = recent.refused().map(|(_, count)| count).sum();
+    let mut parts = vec![format!("{} yields", count(recent.count("yield_directed")))];
+    for (name, text) in [
+        ("yield_receiver", "to the IPI's receiver"),
+        ("yield_pending", "to a vCPU with an interrupt"),
+        ("yield_nominee", "to KVM's nominee"),
+    ] {
+        parts.push(format!("{} {text}", count(recent.count(name))));
+    }
+    parts.push(format!("{} refused", count(refused)));
+    if let Some(median_us) = recent.median_us() {
+        parts.push(format!("half run within {median_us} us"));
+    }
+    let tasks = if recent.all_tasks { "" } else { " (canaries)" };
+    let mode = escape::short(&escape::terminal(&recent.yields), 32);
+    format!("scx_stealtime{tasks} {mode}: {}", parts.join(", "))
 }
 
-impl Scheduler {
-    /// The counters of the loaded scheduler; `None` where none is loaded, or its file is not understood.
-    pub(crate) fn read(place: &Path) -> Option<Self> {
-        let file = File::open(place).ok()?;
-        let written = file.metadata().ok()?.modified().ok()?;
-        // A clock that was set back shows a time of the future.
-        let age = SystemTime::now().duration_since(written);
-        if age.is_ok_and(|age| age > STALE) {
-            return None;
+/// What the scheduler counted while a recording was made, by the host's snapshots of its begin and end.
+/// Nothing where it was not loaded at the end.
+pub(crate) fn counts(snapshot: &Snapshot) -> Vec<SchedulerCount> {
+    let begin = snapshot.before.as_ref();
+    let former = begin.and_then(|begin| begin.sched.counters.as_ref());
+    let Some(last) = &snapshot.sched.counters else {
+        return Vec::new();
+    };
+    let recent = last.since(former);
+    let row = |group: &str, kind: &str, count: u64| SchedulerCount {
+        what: group.to_owned(),
+        kind: kind.to_owned(),
+        count,
+        ..SchedulerCount::default()
+    };
+    let named = COUNTS.into_iter().map(|(group, kind, counter, time)| {
+        let half_us = recent.median_us().filter(|_| kind == "picked");
+        SchedulerCount {
+            ns: time.map(|name| recent.count(name)),
+            half_within_ns: half_us.map(|half_us| half_us.saturating_mul(1_000)),
+            ..row(group, kind, recent.count(counter))
         }
-        let mut text = String::new();
-        file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
-        let scheduler: Self = serde_json::from_str(&text).ok()?;
-        (scheduler.version == VERSION).then_some(scheduler)
-    }
-
-    /// A counter by its name.
-    pub(crate) fn count(&self, name: &str) -> u64 {
-        self.counts.counts.get(name).copied().unwrap_or(0)
-    }
-
-    /// Reasons of refused yields, with their numbers.
-    pub(crate) fn refused(&self) -> impl Iterator<Item = (&str, u64)> {
-        let counts = self.counts.counts.iter();
-        counts.filter_map(|(name, count)| Some((name.strip_prefix("refused_")?, *count)))
-    }
-
-    /// Yields by the time until their target ran: the end of each class in us, and its number.
-    pub(crate) fn yield_to_run(&self) -> impl Iterator<Item = (u64, u64)> {
-        let classes = self.counts.yield_to_run_us.iter().take(63).enumerate();
-        classes.map(|(n, count)| (1 << n, *count))
-    }
-
-    /// Control groups with run time, as far as their paths are known: the program looks every 10 s.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
-        let groups = self.counts.groups.iter().zip(&self.counts.group_paths);
-        let known = groups.filter(|(_, path)| !path.is_empty());
-        known.map(|(group, path)| Group {
-            path,
-            weight: group.weight,
-            runtime_ns: group.runtime_ns,
-        })
-    }
-
-    /// The same counters without those of an earlier time. A program that was loaded since begins with 0.
-    fn since(&self, former: Option<&Self>) -> Self {
-        let mut recent = self.clone();
-        let Some(former) = former.filter(|former| former.pid == self.pid) else {
-            return recent;
-        };
-        for (name, count) in &mut recent.counts.counts {
-            *count = count.saturating_sub(former.count(name));
-        }
-        let classes = former.counts.yield_to_run_us.iter();
-        for (count, class) in recent.counts.yield_to_run_us.iter_mut().zip(classes) {
-            *count = count.saturating_sub(*class);
-        }
-        recent
-    }
-
-    /// A line on the yields since an earlier time, or since the scheduler was loaded.
-    pub(crate) fn line(&self, former: Option<&Self>) -> String {
-        let recent = self.since(former);
-        let refused: u64 = recent.refused().map(|(_, count)| count).sum();
-        let mut parts = vec![format!("{} yields", count(recent.count("yield_directed")))];
-        for (name, text) in [
-            ("yield_receiver", "to the IPI's receiver"),
-            ("yield_pending", "to a vCPU with an interrupt"),
-            ("yield_nominee", "to KVM's nominee"),
-        ] {
-            parts.push(format!("{} {text}", count(recent.count(name))));
-        }
-        parts.push(format!("{} refused", count(refused)));
-        if let Some(median_us) = recent.median_us() {
-            parts.push(format!("half run within {median_us} us"));
-        }
-        let tasks = if self.all_tasks { "" } else { " (canaries)" };
-        let mode = escape::short(&escape::terminal(&self.yields), 32);
-        format!("scx_stealtime{tasks} {mode}: {}", parts.join(", "))
-    }
-
-    /// The end of the class in which half of the times are reached, in us.
-    fn median_us(&self) -> Option<u64> {
-        let total: u64 = self.yield_to_run().map(|(_, count)| count).sum();
-        let mut reached = 0;
-        let mut classes = self.yield_to_run();
-        classes.find_map(|(end, count)| {
-            reached += count;
-            (total > 0 && 2 * reached >= total).then_some(end)
-        })
-    }
+    });
+    let refused = recent.refused();
+    let mut rows: Vec<SchedulerCount> = named
+        .chain(refused.map(|(reason, count)| row("refused", reason, count)))
+        .collect();
+    rows.retain(|row| row.count > 0);
+    // Served yields, refused ones, then what became of their targets.
+    let order = ["served", "refused", "target", "loan", "credit", "ipi"];
+    rows.sort_by_key(|row| order.iter().position(|group| *group == row.what));
+    rows
 }
 
 #[cfg(test)]
@@ -166,32 +158,70 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("sched.json");
         std::fs::write(&place, TEXT).expect("written");
-        let scheduler = Scheduler::read(&place).expect("understood");
+        let scheduler = read(&place).expect("understood");
         assert_eq!(
-            scheduler.line(None),
-            "scx_stealtime receiver: 30 yields, 20 to the IPI's receiver, 0 to a vCPU with an interrupt, \
+            lines(&scheduler, None),
+            [
+                "scx_stealtime receiver: 30 yields, 20 to the IPI's receiver, 0 to a vCPU with an interrupt, \
              4 to KVM's nominee, 6 refused, half run within 8 us"
+            ]
         );
-        let same = scheduler.line(Some(&scheduler));
+        let same = lines(&scheduler, Some(&scheduler)).concat();
         assert!(
             same.contains(" 0 yields, 0 to the IPI's receiver"),
             "{same}"
         );
-        let groups: Vec<Group<'_>> = scheduler.groups().collect();
-        assert_eq!((groups[0].path, groups[0].runtime_ns), ("/", 5));
     }
 
     #[test]
     fn a_file_that_is_old_or_of_another_version_shows_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("sched.json");
-        assert_eq!(Scheduler::read(&place), None);
+        assert_eq!(read(&place), None);
         std::fs::write(&place, TEXT.replace("\"version\":1", "\"version\":2")).expect("written");
-        assert_eq!(Scheduler::read(&place), None);
+        assert_eq!(read(&place), None);
         std::fs::write(&place, TEXT).expect("written");
         let file = File::options().write(true).open(&place).expect("there");
         file.set_modified(SystemTime::now() - 2 * STALE)
             .expect("set");
-        assert_eq!(Scheduler::read(&place), None);
+        assert_eq!(read(&place), None);
+    }
+
+    #[test]
+    fn a_line_has_the_shares_that_are_due() {
+        let text = TEXT
+            .replace(
+                "\"runtime_ns\":5}",
+                "\"runtime_ns\":5},{\"cgroup_id\":1,\"weight\":300,\"runtime_ns\":74}, \
+                {\"cgroup_id\":2,\"weight\":100,\"runtime_ns\":26}",
+            )
+            .replace("[\"/\"]", "[\"/\",\"/gold\",\"/sil\\u001bver\"]");
+        let scheduler = Scheduler::parse(&text).expect("understood");
+        assert_eq!(
+            lines(&scheduler, None)[1],
+            "CPU time by control group (due): /gold 74.0 % (75.0 %), /sil\\u{1b}ver 26.0 % (25.0 %)"
+        );
+    }
+
+    #[test]
+    fn a_recording_has_what_was_counted_within_it() {
+        let mut snapshot = Snapshot::default();
+        assert!(counts(&snapshot).is_empty());
+        snapshot.sched.counters = Scheduler::parse(TEXT);
+        let rows = counts(&snapshot);
+        let rows: Vec<(&str, &str, u64)> = rows
+            .iter()
+            .map(|row| (row.what.as_str(), row.kind.as_str(), row.count))
+            .collect();
+        let yields = [
+            ("served", "receiver", 20),
+            ("served", "nominee", 4),
+            ("refused", "guard", 6),
+        ];
+        assert_eq!(rows, yields);
+        snapshot.before = Some(Box::new(snapshot.clone()));
+        assert!(counts(&snapshot).is_empty() && !has_restarted(&snapshot));
+        snapshot.sched.counters = None;
+        assert!(counts(&snapshot).is_empty() && has_restarted(&snapshot));
     }
 }

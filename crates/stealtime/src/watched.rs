@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stealtime_collector::{Collector, KnownVm, Sample};
 use stealtime_events::Event;
-use stealtime_host::{Manager, Snapshot};
+use stealtime_host::{Manager, Scheduler, Snapshot};
 use stealtime_live::{Flight, Follower, Keep};
 use stealtime_trace::EventSource;
 
 use crate::error::CliError;
 use crate::output;
-use crate::scheduler::{PLACE, Scheduler};
+use crate::scheduler::{self, PLACE};
 
 /// Time between rounds over the buffers of all CPUs: they hold seconds.
 pub(crate) const ROUND: Duration = Duration::from_millis(50);
@@ -170,7 +170,7 @@ impl Watched {
 
     /// What `scx_stealtime` has counted, if it schedules this host.
     pub(crate) fn scheduler(&self) -> Option<Scheduler> {
-        Scheduler::read(self.scheduler.as_deref()?)
+        scheduler::read(self.scheduler.as_deref()?)
     }
 
     /// Takes the events that are due. Returns whether more may come.

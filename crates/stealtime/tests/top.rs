@@ -38,8 +38,9 @@ fn samples_are_text_or_lines_of_json() {
 const SCHEDULER: &str = r#"{"version":1,"pid":7,"all_tasks":true,"yields":"receiver\u001b[31m",
     "counts":{"yield_directed":30,"yield_receiver":20,"yield_nominee":4,"refused_guard":6,
     "lent_ns":1500000000,"yield_to_run_ns":48000},"yield_to_run_us":[0,0,3,20,1],
-    "groups":[{"cgroup_id":0,"weight":100,"runtime_ns":2000000000},
-    {"cgroup_id":9,"weight":300,"runtime_ns":7}],"vcpus":2,"group_paths":["/vms/\"web\"",""]}"#;
+    "groups":[{"cgroup_id":8,"weight":100,"runtime_ns":2000000000},
+    {"cgroup_id":9,"weight":300,"runtime_ns":7},{"cgroup_id":10,"weight":300,"runtime_ns":6000000000}],
+    "vcpus":2,"group_paths":["/vms/\"web\"","","/vms/db"]}"#;
 
 #[test]
 fn a_loaded_scheduler_is_shown() {
@@ -58,6 +59,8 @@ fn a_loaded_scheduler_is_shown() {
     let (_, out, _) = run(&mut stealtime(&[&["top", "--json"][..], &first].concat()));
     let line: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(line["scheduler"]["counts"]["yield_receiver"], 20);
+    // Nothing has run since.
+    assert_eq!(line["scheduler"]["shares"], serde_json::json!([]));
     let last = [
         "metrics",
         "--textfile",
@@ -76,6 +79,8 @@ fn a_loaded_scheduler_is_shown() {
         "stealtime_sched_yield_to_run_seconds_bucket{le=\"8e-06\"} 23",
         "stealtime_sched_yield_to_run_seconds_count 24",
         "stealtime_sched_group_seconds_total{cgroup=\"/vms/\\\"web\\\"\"} 2",
+        "stealtime_sched_unit_cpu_ratio{cgroup=\"/vms/db\"} 0.75",
+        "stealtime_sched_unit_due_ratio{cgroup=\"/vms/\\\"web\\\"\"} 0.25",
     ] {
         assert!(
             out.lines().any(|found| found.starts_with(line)),
@@ -84,7 +89,7 @@ fn a_loaded_scheduler_is_shown() {
     }
     assert_eq!(
         out.matches("stealtime_sched_group_weight{").count(),
-        1,
+        2,
         "{out}"
     );
 }

@@ -8,6 +8,7 @@ mod clocks;
 mod cost;
 mod recording;
 mod reference;
+mod scheduler;
 mod waiting;
 
 pub use reference::{Entry, reference};
@@ -47,6 +48,7 @@ pub(crate) fn all(tables: &Tables<'_>, answers: &Answers) -> Vec<Finding> {
     recording::find(tables, answers, &mut found);
     waiting::find(tables, answers, &mut found);
     cost::find(tables, answers, &mut found);
+    scheduler::find(answers, &mut found);
     clocks::find(tables, &mut found);
     clock_reads::find(tables, answers, &mut found);
     found.sort_by(|a, b| {

@@ -1,6 +1,6 @@
 //! Every finding, for the reference.
 
-use super::{clock_reads, clocks, cost, waiting};
+use super::{clock_reads, clocks, cost, scheduler, waiting};
 
 /// A finding that an analysis can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +139,17 @@ fn costs() -> Vec<Entry> {
                  more.",
                 cost::MIN_PAUSES,
                 share(cost::SPIN_PER_MILLE)
+            ),
+        ),
+        entry(
+            "yields_refused",
+            "host",
+            format!(
+                "`scx_stealtime` decides on {} directed yields or more, and refuses {} or more of them by option, \
+                 because yielder and target have had their share, because they are pinned, or because the \
+                 target waits in no queue.",
+                scheduler::MIN_YIELDS,
+                share(scheduler::REFUSED_PER_MILLE)
             ),
         ),
         entry(

@@ -7,7 +7,7 @@ use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use super::build::{
     EPT, HLT, INTERRUPT, MSR_WRITE, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace,
 };
-use crate::answers::Finding;
+use crate::answers::{Finding, SchedulerCount};
 use crate::{Options, Selection};
 
 const US: u64 = 1_000;
@@ -668,4 +668,36 @@ fn a_time_without_events_that_cannot_be_is_told() {
         findings.any(|finding| finding.id == "time_jumps")
     };
     assert!(!until(99 * second + 1) && until(3999 * second));
+}
+
+#[test]
+fn refused_yields_are_found_where_something_can_be_done() {
+    let refused = |reason: &str, count: u64| {
+        let row = |what: &str, kind: &str, count| SchedulerCount {
+            what: what.to_owned(),
+            kind: kind.to_owned(),
+            count,
+            ..SchedulerCount::default()
+        };
+        let scheduler = vec![
+            row("served", "receiver", 400),
+            row("refused", reason, count),
+        ];
+        let answers = one().answers_with(Options {
+            scheduler,
+            ..Options::default()
+        });
+        assert_eq!(answers.scheduler.len(), 2);
+        let mut findings = answers.findings.into_iter();
+        findings.find(|finding| finding.id == "yields_refused")
+    };
+    let finding = refused("guard", 600).expect("a finding");
+    assert_eq!(
+        finding.evidence,
+        "600 of 1000 yields refused, 100.0 % of them by guard"
+    );
+    assert!(finding.next.contains("more weight"), "{}", finding.next);
+    // The answers are near, or the yields are few.
+    assert_eq!(refused("receiver_runs", 600), None);
+    assert_eq!(refused("guard", 599), None);
 }

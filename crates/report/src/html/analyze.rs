@@ -64,6 +64,9 @@ pub fn page(
     page.section("Tables");
     let times = Times::of(&answers.source.clock_unit);
     for key in Key::ALL {
+        if key == Key::Scheduler && answers.scheduler.is_empty() {
+            continue;
+        }
         if let Some(section) = terminal::section(answers, key, usize::MAX) {
             page.table(Table::of_terminal(&section.bounded(MOST_TABLE_ROWS, times)));
         }

@@ -20,6 +20,7 @@ pub(crate) mod overview;
 mod polls;
 pub(crate) mod ready;
 pub mod rebalance;
+mod scheduler;
 pub mod sweep;
 pub(crate) mod time;
 pub mod timeline;
@@ -172,7 +173,12 @@ pub fn render(
     let answers = &*answers.with_guesses_shown();
     let mut screen = Screen::new(style);
     header::render(answers, &mut screen);
-    for key in Key::ALL.into_iter().filter(|key| keys.contains(key)) {
+    // Without a loaded scheduler there is nothing to show.
+    let is_known = |key: &Key| *key != Key::Scheduler || !answers.scheduler.is_empty();
+    let is_default = keys == Key::DEFAULT;
+    let is_shown =
+        |key: &Key| keys.contains(key) || is_default && *key == Key::Scheduler && is_known(key);
+    for key in Key::ALL.into_iter().filter(is_shown) {
         if key == Key::Findings {
             header::findings(answers, remedies, top, &mut screen);
         } else if let Some(section) = section(answers, key, ROWS) {
@@ -181,10 +187,10 @@ pub fn render(
     }
     let hidden: Vec<_> = Key::ALL
         .into_iter()
-        .filter(|key| !keys.contains(key))
+        .filter(|key| !is_shown(key) && is_known(key))
         .map(Key::name)
         .collect();
-    if keys == Key::DEFAULT && !hidden.is_empty() {
+    if is_default && !hidden.is_empty() {
         let text = format!("More tables: --key {}, or --key all.", hidden.join(", "));
         screen.line("");
         screen.dim(0, &text);
@@ -215,6 +221,7 @@ pub(crate) fn section(answers: &Answers, key: Key, limit: usize) -> Option<Secti
         Key::Mmio => exits::mmio(answers, times),
         Key::Latency => latencies::section(answers, times),
         Key::Yield => yields::section(answers),
+        Key::Scheduler => scheduler::section(answers),
         Key::Poll => polls::section(answers, times),
         Key::Interrupts => interrupts::section(answers),
         Key::Events => events::section(answers),

@@ -53,6 +53,15 @@ pub(crate) fn answers() -> Answers {
                 ..Yields::default()
             },
         ],
+        scheduler: vec![
+            decided("served", "receiver", 20),
+            decided("refused", HOSTILE, 6),
+            SchedulerCount {
+                ns: Some(480_000),
+                half_within_ns: Some(8_000),
+                ..decided("target", "picked", 19)
+            },
+        ],
         halt_polls: vec![HaltPolls {
             vm: "vm-a".into(),
             vm_guessed: false,
@@ -78,6 +87,15 @@ pub(crate) fn answers() -> Answers {
             finding("lost_events", "", "Events were lost."),
             finding("polls_wasted", HOSTILE, "Polling is mostly in vain."),
         ],
+    }
+}
+
+fn decided(what: &str, kind: &str, count: u64) -> SchedulerCount {
+    SchedulerCount {
+        what: what.into(),
+        kind: kind.into(),
+        count,
+        ..SchedulerCount::default()
     }
 }
 

@@ -128,7 +128,7 @@ impl Metrics {
             while let Some((sample, cost)) = watched.sample() {
                 let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                 totals.add(&sample, &cost, |pid| watched.facts(pid));
-                totals.scheduler = watched.scheduler();
+                totals.set_scheduler(watched.scheduler());
             }
             let is_over = self.duration.is_some_and(|limit| began.elapsed() >= limit);
             if !goes_on || is_over || stop.load(Ordering::Relaxed) {

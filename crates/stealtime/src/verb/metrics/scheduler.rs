@@ -5,10 +5,10 @@ use std::fmt;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
+use stealtime_host::{Scheduler, Share};
 
 use super::text::{Values, counters, gauges, seconds, times};
 use super::totals::{Labels, MAX_REASONS, shortened};
-use crate::scheduler::Scheduler;
 
 /// Metric, its counter in the program, what it is.
 type Row = (&'static str, &'static str, &'static str);
@@ -54,6 +54,7 @@ const TIMES: [Row; 2] = [
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     scheduler: &Scheduler,
+    shares: &[Share],
     limit: usize,
 ) -> fmt::Result {
     let labels = vec![
@@ -79,7 +80,27 @@ pub(super) fn encode(
     times(encoder, "sched_group", help, runtimes.collect())?;
     let weights = groups().map(|group| (label(group.path), group.weight));
     let help = "The control group's cpu.weight";
-    gauges(encoder, "sched_group_weight", help, weights.collect())
+    gauges(encoder, "sched_group_weight", help, weights.collect())?;
+    let values = |value: fn(&Share) -> f64| {
+        let shares = shares.iter().take(limit);
+        shares
+            .map(|share| (label(&share.path), value(share)))
+            .collect()
+    };
+    let help = "Share of CPU time of the scope or control group, in the latest sample";
+    gauges(
+        encoder,
+        "sched_unit_cpu_ratio",
+        help,
+        values(|share| share.share),
+    )?;
+    let help = "Share that is due to it by its weight, against all that ran in the sample";
+    gauges(
+        encoder,
+        "sched_unit_due_ratio",
+        help,
+        values(|share| share.due),
+    )
 }
 
 fn outcomes(scheduler: &Scheduler) -> Values<u64> {

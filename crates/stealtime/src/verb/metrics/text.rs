@@ -3,7 +3,9 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use stealtime_collector::{Classes, EDGES_NS};
@@ -79,11 +81,11 @@ pub(super) fn times(
     Ok(())
 }
 
-pub(super) fn gauges(
+pub(super) fn gauges<N: EncodeGaugeValue>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: Values<u64>,
+    values: Values<N>,
 ) -> fmt::Result {
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (labels, value) in values {
@@ -216,7 +218,9 @@ impl Collector for Exported {
         self.encode_vms(&mut encoder)?;
         self.encode_host(&mut encoder)?;
         match &self.0.scheduler {
-            Some(counted) => scheduler::encode(&mut encoder, counted, self.0.max_vms()),
+            Some(counted) => {
+                scheduler::encode(&mut encoder, counted, self.0.shares(), self.0.max_vms())
+            }
             None => Ok(()),
         }
     }

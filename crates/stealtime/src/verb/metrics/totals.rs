@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stealtime_collector::{Classes, Sample, Times, Vm};
+use stealtime_host::{Scheduler, Share};
 
-use crate::scheduler::Scheduler;
 use crate::watched::{Cost, VmFacts};
 
 /// Exit reasons of a VM that are kept apart; further ones are [`OTHERS`].
@@ -54,6 +54,8 @@ pub(super) struct Totals {
     pub(super) collector_ns: Option<u64>,
     /// What scx_stealtime has counted, if it schedules the host.
     pub(super) scheduler: Option<Scheduler>,
+    /// Shares of CPU time between its latest two counts with run time.
+    shares: Vec<Share>,
     max_vms: usize,
 }
 
@@ -69,6 +71,24 @@ impl Totals {
     /// VMs, and control groups, with metrics of their own.
     pub(super) const fn max_vms(&self) -> usize {
         self.max_vms
+    }
+
+    /// Takes the counts of the loaded scheduler, if there is one.
+    pub(super) fn set_scheduler(&mut self, scheduler: Option<Scheduler>) {
+        let recent = scheduler
+            .as_ref()
+            .map(|now| now.since(self.scheduler.as_ref()));
+        let shares = recent.map(|recent| recent.shares());
+        // A file that was not written since shows no run time.
+        if shares.as_ref().is_none_or(|shares| !shares.is_empty()) {
+            self.shares = shares.unwrap_or_default();
+        }
+        self.scheduler = scheduler;
+    }
+
+    /// Shares of CPU time by control group, with those that are due.
+    pub(super) fn shares(&self) -> &[Share] {
+        &self.shares
     }
 
     /// Adds a sample. `facts` knows the VMs of processes.

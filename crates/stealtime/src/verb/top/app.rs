@@ -45,8 +45,8 @@ pub(super) struct App {
     /// The latest sample that is shown.
     pub(super) sample: Option<Sample>,
     pub(super) cost: Cost,
-    /// The line of a loaded scheduler.
-    pub(super) scheduler: Option<String>,
+    /// The lines of a loaded scheduler.
+    pub(super) scheduler: Vec<String>,
     pub(super) is_paused: bool,
     /// The filter is being typed.
     pub(super) is_typing: bool,
@@ -67,7 +67,7 @@ impl App {
             mode: Mode::List,
             sample: None,
             cost: Cost::default(),
-            scheduler: None,
+            scheduler: Vec::new(),
             is_paused: false,
             is_typing: false,
             selected: None,

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stealtime_collector::Sample;
+use stealtime_host::{Scheduler, Share};
 
 use super::view::{self, Column, Shape};
 use crate::error::CliError;
 use crate::output;
-use crate::scheduler::Scheduler;
+use crate::scheduler;
 use crate::watched::{Cost, ROUND, Watched};
 
 /// A line of JSON.
@@ -21,7 +22,16 @@ struct Line<'s> {
     collector: Cost,
     /// What scx_stealtime has counted since it was loaded, if it schedules this host.
     #[serde(skip_serializing_if = "Option::is_none")]
-    scheduler: Option<Scheduler>,
+    scheduler: Option<Counted>,
+}
+
+/// Counters of scx_stealtime.
+#[derive(Serialize)]
+struct Counted {
+    #[serde(flatten)]
+    scheduler: Scheduler,
+    /// Shares of CPU time in the interval, by control group.
+    shares: Vec<Share>,
 }
 
 /// Writes samples until `duration` is over, the recording ends, or Ctrl-C.
@@ -41,13 +51,17 @@ pub(super) fn run(
         while let Some((mut sample, cost)) = watched.sample() {
             let first = *first.get_or_insert(sample.start_ns);
             let scheduler = watched.scheduler();
+            let former = std::mem::replace(&mut former, scheduler.clone());
             if is_json {
-                write_json(&mut sample, cost, shape, scheduler)?;
+                let counted = scheduler.map(|scheduler| Counted {
+                    shares: scheduler.since(former.as_ref()).shares(),
+                    scheduler,
+                });
+                write_json(&mut sample, cost, shape, counted)?;
             } else {
-                let line = scheduler.as_ref().map(|now| now.line(former.as_ref()));
-                let text = text(&sample, &cost, shape, limit, line.as_deref());
+                let lines = scheduler.map(|now| scheduler::lines(&now, former.as_ref()));
+                let text = text(&sample, &cost, shape, limit, &lines.unwrap_or_default());
                 output::to_stdout(|writer| writer.write_all(text.as_bytes()))?;
-                former = scheduler;
             }
             // By the trace's clock: the last sample is whole, however late it comes.
             let shown = Duration::from_nanos(sample.end_ns.saturating_sub(first));
@@ -71,7 +85,7 @@ fn write_json(
     sample: &mut Sample,
     collector: Cost,
     shape: &Shape,
-    scheduler: Option<Scheduler>,
+    scheduler: Option<Counted>,
 ) -> Result<(), CliError> {
     let shown: Vec<i32> = view::vms(sample, shape)
         .iter()
@@ -95,21 +109,15 @@ fn first_tid(vm: &stealtime_collector::Vm) -> i32 {
     vm.vcpus.first().map_or(0, |vcpu| vcpu.tid)
 }
 
-/// A sample as a table, with the line of a loaded scheduler.
-fn text(
-    sample: &Sample,
-    cost: &Cost,
-    shape: &Shape,
-    limit: usize,
-    scheduler: Option<&str>,
-) -> String {
+/// A sample as a table, with the lines of a loaded scheduler.
+fn text(sample: &Sample, cost: &Cost, shape: &Shape, limit: usize, scheduler: &[String]) -> String {
     let mut text = format!(
         "{:.2} s: {}\n{}\n",
         sample.length_ns() as f64 / 1e9,
         view::summary(sample, cost),
         view::cpus(sample)
     );
-    if let Some(line) = scheduler {
+    for line in scheduler {
         text.push_str(line);
         text.push('\n');
     }

@@ -52,7 +52,7 @@ const MEANINGS: [&str; 8] = [
 /// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     let [head, body, foot] = Layout::vertical([
-        Constraint::Length(2 + u16::from(app.scheduler.is_some())),
+        Constraint::Length(line_count(1 + app.scheduler.len())),
         Constraint::Min(1),
         Constraint::Length(1),
     ])
@@ -95,7 +95,7 @@ fn head_lines(app: &App) -> Vec<Line<'static>> {
         first.push(Span::raw("  the recording is over"));
     }
     let mut lines = vec![Line::from(first), Line::from(view::cpus(sample))];
-    lines.extend(app.scheduler.clone().map(Line::from));
+    lines.extend(app.scheduler.iter().cloned().map(Line::from));
     lines
 }
 

@@ -11,6 +11,7 @@ use super::draw;
 use super::view::Shape;
 use crate::error::CliError;
 use crate::output;
+use crate::scheduler::lines;
 use crate::watched::{ROUND, Watched};
 
 /// Shows samples until the user quits or `duration` is over.
@@ -58,7 +59,8 @@ fn show(
             app.take(sample, cost);
             let scheduler = watched.scheduler();
             if !app.is_paused {
-                app.scheduler = scheduler.as_ref().map(|now| now.line(former.as_ref()));
+                let lines = scheduler.as_ref().map(|now| lines(now, former.as_ref()));
+                app.scheduler = lines.unwrap_or_default();
             }
             former = scheduler;
             is_new = true;
