@@ -7,7 +7,7 @@
  * that before the vCPU that KVM nominates.
  *
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
- * receiver until its EOI. The VM's share stays, and no third party pays. Without loans the target is
+ * receiver until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays. Without loans the target is
  * credited as in the series, within the guard, and the yielder forfeits its request.
  */
 #ifndef STEALTIME_YIELD_H
@@ -136,6 +136,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	struct cpu_state *cpu = &cpus[here];
 	bool loan = lend;
 	bool may_run_here = bpf_cpumask_test_cpu(here, target->cpus_ptr);
+	bool shows_eoi = task->slot && vcpu_at(task->slot - 1)->shows_eoi;
 	u64 slice = 0;
 	bool timed = false;
 
@@ -158,10 +159,10 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		/* Without an EOI to end the loan, a target that is due pays for itself. */
 		if (is_due(task) && (reason != YIELD_RECEIVER || !is_due(yielder)))
 			loan = false;
-		else if (reason == YIELD_RECEIVER && !(task->slot && vcpu_at(task->slot - 1)->shows_eoi)) {
+		else
+			timed = reason != YIELD_RECEIVER || !shows_eoi;
+		if (loan && reason == YIELD_RECEIVER && !shows_eoi)
 			slice = st_min(slice, loan_max_ns);
-			timed = true;
-		}
 		forfeit_excess(yielder);
 	} else {
 		forfeit(yielder);

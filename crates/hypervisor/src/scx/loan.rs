@@ -1,8 +1,8 @@
 //! Directed yields: `sched-ext/bpf/yield.h`.
 //!
 //! The confirmed receiver of the yielder's IPI comes before the vCPU that KVM nominates. The target
-//! borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed receiver
-//! until its EOI. The VM's share stays, and no third party pays.
+//! borrows the rest of the yielder's request, and runs at the yielder's cost. A confirmed receiver does
+//! so until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays.
 
 use super::queues::LEAST_SLICE_NS;
 use super::{Affinity, Place, Scx, Want, Yields};
@@ -134,8 +134,8 @@ pub enum Awaits {
 struct Target {
     index: usize,
     served: Served,
-    /// It is a receiver, and KVM sees no EOI of it.
-    hides_eoi: bool,
+    /// Its EOI ends a loan: it is a receiver, and KVM sees EOIs of it.
+    shows_eoi: bool,
 }
 
 impl Scx {
@@ -209,7 +209,7 @@ impl Scx {
                             let target = Target {
                                 index: receiver,
                                 served: Served::Receiver,
-                                hides_eoi: !shows_eoi,
+                                shows_eoi,
                             };
                             return self.serve(number, yielder, target, now_ns, affinity);
                         }
@@ -226,7 +226,7 @@ impl Scx {
         let target = Target {
             index: nominee,
             served: Served::Nominee,
-            hides_eoi: false,
+            shows_eoi: false,
         };
         self.serve(number, yielder, target, now_ns, affinity)
     }
@@ -248,7 +248,7 @@ impl Scx {
         let Target {
             index: target,
             served,
-            hides_eoi,
+            shows_eoi,
         } = target;
         let rq = RqId(number as u32);
         let (lending, wanted) = (self.id_of(yielder), self.id_of(target));
@@ -270,8 +270,8 @@ impl Scx {
         // Without an EOI to end the loan, a target that is due pays for itself.
         let pays = target_due && (served != Served::Receiver || !yielder_due);
         let lender = (!pays).then_some(lending);
-        let is_timed = lender.is_some() && hides_eoi;
-        if is_timed {
+        let is_timed = lender.is_some() && !shows_eoi;
+        if is_timed && served == Served::Receiver {
             slice_ns = slice_ns.min(self.config.loan_ns);
         }
         let runs_on = if may_run_here { number } else { target_cpu };

@@ -168,7 +168,7 @@ struct Task {
 struct Loan {
     lender: TaskId,
     left_ns: u64,
-    /// No EOI ends it: a timer does.
+    /// No EOI ends it: a timer does, at `left_ns` at the latest.
     is_timed: bool,
 }
 

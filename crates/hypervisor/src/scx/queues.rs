@@ -82,7 +82,7 @@ impl Scx {
         Ok(self.preempts_later(index, number, now_ns))
     }
 
-    /// `ops.runnable`.
+    /// The task is queued, or runs in place.
     fn become_runnable(&mut self, index: usize, number: usize) {
         let task = &mut self.tasks[index];
         task.cpu = number;
@@ -100,7 +100,7 @@ impl Scx {
         task.time.join(domain, weight, self.config.slice_ns);
     }
 
-    /// `ops.quiescent`.
+    /// `ops.stopping` of a task that sleeps.
     fn become_quiescent(&mut self, index: usize) {
         let longest_ns = self.longest_ns();
         let task = &mut self.tasks[index];

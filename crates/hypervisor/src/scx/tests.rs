@@ -106,6 +106,44 @@ fn the_receiver_runs_on_a_loan_until_its_answer() {
     assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, MS / 5, 2, 0]);
 }
 
+/// A nominee answers no one: where it runs on a loan, no EOI ends that. It ends with the yielder's request.
+#[test]
+fn a_timer_ends_the_loan_of_a_nominee() {
+    let mut host = Host::new();
+    let nominee = host.awake(0, None);
+    let sender = host.awake(0, None);
+    // The nominee has had more than its share.
+    host.now_ns += 4 * MS;
+    assert_eq!(host.pick(), Some(sender));
+    host.now_ns += MS / 10;
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, nominee, Awaits::Nothing, host.now_ns, &Anywhere);
+    let served = Yielded::Served {
+        target: Served::Nominee,
+        kicked: None,
+    };
+    assert_eq!(yielded, Ok(served));
+    let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
+    let picked = picked.expect("a CPU");
+    assert_eq!(picked.task, Some(nominee));
+    let end_ns = picked.loan_end_ns.expect("a timer");
+    let slice_ns = Config::default().slice_ns;
+    assert_eq!(end_ns - host.now_ns, slice_ns - MS / 10);
+    // Until then it goes on; then the lender has its CPU back.
+    host.now_ns = end_ns - 1;
+    assert_eq!(host.scx.end_loan(host.cpu, host.now_ns), Ok(false));
+    assert_eq!(host.pick(), Some(nominee));
+    host.now_ns = end_ns;
+    assert_eq!(host.scx.end_loan(host.cpu, host.now_ns), Ok(true));
+    assert_eq!(host.pick(), Some(sender));
+    let lent = host
+        .scx
+        .outcomes()
+        .find(|(outcome, _)| *outcome == Outcome::LentNs);
+    assert_eq!(lent, Some((Outcome::LentNs, slice_ns - MS / 10)));
+}
+
 #[test]
 fn yields_are_refused_with_their_reason() {
     let mut host = Host::new();
