@@ -42,23 +42,21 @@ impl Row {
             )
         });
         Self {
-            seed: host.seed,
-            cpus: host.cpus(),
-            vms: host.shown(),
-            counted: host.counted().name(),
-            limits: host.limits.join(" "),
-            truth: largest,
-            // No more than are asked for.
-            predicted: curve.largest.unwrap_or(0).min(MOST + 1),
             least: curve.least,
             greatest: curve.greatest,
             figures: figures.collect(),
+            // No more than are asked for.
+            ..Self::of_count(host, largest, curve.largest.unwrap_or(0).min(MOST + 1))
         }
     }
 
     /// The count that other runs of the host give.
     pub fn of_runs(host: &DrawnHost, largest: u32, again: &Truth) -> Self {
-        let predicted = again.largest.unwrap_or(0);
+        Self::of_count(host, largest, again.largest.unwrap_or(0))
+    }
+
+    /// A count without interval and figures.
+    fn of_count(host: &DrawnHost, largest: u32, predicted: u32) -> Self {
         Self {
             seed: host.seed,
             cpus: host.cpus(),
