@@ -73,8 +73,12 @@ static u64 st_div_slow(u64 hi, u64 lo, u64 d)
 /* floor(a * b / d), at most U64_MAX; d is not 0. */
 ST_INLINE u64 st_mul_div(u64 a, u64 b, u64 d)
 {
-	struct st_u128 product = st_mul(a, b);
+	struct st_u128 product;
 
+	/* Nearly always: short times, and weights. */
+	if (!((a | b) >> 32))
+		return d ? a * b / d : ST_U64_MAX;
+	product = st_mul(a, b);
 	if (!product.hi)
 		return d ? product.lo / d : ST_U64_MAX;
 	return st_div_slow(product.hi, product.lo, d);

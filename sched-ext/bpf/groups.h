@@ -51,6 +51,13 @@ static __always_inline void group_count(u32 index, u32 weight, s32 sign)
 		group_sync(index);
 }
 
+/* The weight of a task that its group counts changes. */
+static __always_inline void group_recount(u32 index, u32 weight, u32 to_weight)
+{
+	if (index)
+		__sync_fetch_and_add(&group_at(index)->level, (s64)to_weight - (s64)weight);
+}
+
 /*
  * The weight at which a task competes, in the kernel's units: its own, times at each level the
  * group's weight by the sum of the level below. At least 2, as MIN_SHARES.
@@ -133,15 +140,6 @@ void BPF_STRUCT_OPS(stealtime_cgroup_set_weight, struct cgroup *cgrp, u32 weight
 		return;
 	ST_STORE(group_at(index)->weight, weight);
 	group_sync(index);
-}
-
-/* The kernel dequeues a task before it moves, so that no group counts it here. */
-void BPF_STRUCT_OPS(stealtime_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
-{
-	struct task_ctx *task = ctx_of(p);
-
-	if (task)
-		task->group = group_of(to);
 }
 
 #endif

@@ -60,13 +60,13 @@ static __always_inline void join(struct task_struct *p, struct task_ctx *task, u
 }
 
 /* A woken task with an earlier deadline interrupts the running one. */
-static __always_inline void preempt_later(struct task_ctx *task, s32 cpu_id)
+static __always_inline void preempt_later(struct task_ctx *task, s32 cpu_id, u64 now)
 {
 	struct cpu_state *cpu = &cpus[cpu_id & (MAX_CPUS - 1)];
 	struct domain *domain;
 
 	if (!cpu->since_ns || (s64)(task->deadline - cpu->deadline) >= 0 ||
-	    clock_ns() - cpu->since_ns < MIN_RUN_NS)
+	    now - cpu->since_ns < MIN_RUN_NS)
 		return;
 	domain = domain_at(task->domain);
 	if (!domain || !is_eligible(task->vruntime, average(domain)))
@@ -78,7 +78,8 @@ static __always_inline void preempt_later(struct task_ctx *task, s32 cpu_id)
 void BPF_STRUCT_OPS(stealtime_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *task = ctx_of(p);
-	s32 cpu = scx_bpf_task_cpu(p), idle;
+	s32 cpu = scx_bpf_task_cpu(p);
+	u64 now;
 
 	if (!task) {
 		insert_local(p, slice_ns, enq_flags);
@@ -86,13 +87,23 @@ void BPF_STRUCT_OPS(stealtime_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!task->weight)
 		join(p, task, cpu);
-	task->queued_ns = clock_ns();
+	now = clock_ns();
+	task->queued_ns = now;
 	insert_ordered(p, task->domain, slice_ns, task->deadline, enq_flags);
-	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	else if (enq_flags & SCX_ENQ_WAKEUP)
-		preempt_later(task, cpu);
+	/*
+	 * Its only CPU reschedules if it idles. Where the kernel has looked for an idle CPU, one that idles since
+	 * then takes the task when it is queued again: after a slice and a tick at most.
+	 */
+	if (p->nr_cpus_allowed > 1 && !(enq_flags & cpu_selected)) {
+		s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+		if (idle >= 0) {
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+			return;
+		}
+	}
+	if (enq_flags & SCX_ENQ_WAKEUP)
+		preempt_later(task, cpu, now);
 }
 
 /* pick_eevdf: the running task competes as well. True if it goes on. */
@@ -115,11 +126,18 @@ static __always_inline bool pick_eligible(u32 index, u32 cpu_id, struct task_str
 	struct task_ctx *task;
 	bool found = false;
 	int seen = 0;
+	s32 queued;
+	u32 members;
 	u64 v;
 
-	s32 queued = scx_bpf_dsq_nr_queued(index);
-
-	if (!domain || queued <= 0)
+	if (!domain)
+		return false;
+	/* Tasks that wait are members: a look at the number spares a look for the queue. */
+	members = ST_LOAD(domain->members);
+	if (!members)
+		return false;
+	queued = !prev && members == 1 ? 1 : scx_bpf_dsq_nr_queued(index);
+	if (queued <= 0)
 		return false;
 	/* A task that waits alone runs, eligible or not. */
 	if (queued == 1 && !prev) {
@@ -178,6 +196,8 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 		set_slice(prev, slice_ns);
 		return;
 	}
+	if (domains <= 1)
+		return;
 	bpf_for(i, 1, MAX_DOMAINS) {
 		if (i >= domains)
 			break;
@@ -199,20 +219,11 @@ static __always_inline void forget_current(struct task_ctx *task)
 	cpu->borrower = 0;
 }
 
-/* The kernel calls this for a task that sleeps, right after ops.stopping if it runs. */
-void BPF_STRUCT_OPS(stealtime_quiescent, struct task_struct *p, u64 deq_flags)
+/* The task is not runnable. */
+static __always_inline void leave(struct task_struct *p, struct task_ctx *task, u64 ns)
 {
-	struct task_ctx *task = ctx_of(p);
-	u64 ns;
-
-	if (!task)
-		return;
 	task->queued_ns = 0;
-	ns = own_run_ns(task);
-	reweight(task, weight_of(p, task));
-	charge_and_leave(task, ns);
-	if (task->exec_start)
-		forget_current(task);
+	charge_and_leave(task, ns, weight_of(p, task));
 	if (task->counted) {
 		group_count(task->group, task->counted, -1);
 		task->counted = 0;
@@ -248,9 +259,6 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 		leave_domain(task);
 		join_domain(task, here, weight, false);
 	}
-	/* The kernel's own slice of 20 ms is long for those that wake meanwhile. */
-	if (p->scx.slice > slice_ns && !task->lender)
-		set_slice(p, slice_ns);
 	task->cpu = number;
 	task->exec_start = clock_ns();
 	task->queued_ns = 0;
@@ -272,26 +280,66 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 
 void BPF_STRUCT_OPS(stealtime_stopping, struct task_struct *p, bool runnable)
 {
-	struct task_ctx *task;
+	struct task_ctx *task = ctx_of(p);
 
-	/* ops.quiescent follows, which charges the task and takes it from the sums at once. */
-	if (!runnable)
-		return;
-	task = ctx_of(p);
 	if (!task)
 		return;
-	charge_running(p, task);
+	/*
+	 * A task that sleeps runs until then, so that ops.quiescent would be a further call of each switch. What waits
+	 * stays a member while its settings change.
+	 */
+	if (runnable)
+		charge_running(p, task);
+	else
+		leave(p, task, own_run_ns(task));
 	forget_current(task);
 }
 
 void BPF_STRUCT_OPS(stealtime_tick, struct task_struct *p)
 {
 	struct task_ctx *task = ctx_of(p);
+	struct cpu_state *cpu = this_cpu();
 
 	if (!task)
 		return;
 	charge_running(p, task);
-	this_cpu()->deadline = task->deadline;
+	cpu->deadline = task->deadline;
+	/*
+	 * A task that the kernel puts on an idle CPU's own list has its slice of 20 ms, which is long for those that
+	 * wake meanwhile. Slices end at ticks: it is cut there, and not at each start.
+	 */
+	if (p->scx.slice > slice_ns && !task->lender) {
+		u64 ran = clock_ns() - cpu->since_ns;
+
+		set_slice(p, ran < slice_ns ? slice_ns - ran : 0);
+	}
+}
+
+/* A change of the nice value. */
+void BPF_STRUCT_OPS(stealtime_set_weight, struct task_struct *p, u32 weight)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task || !task->counted || task->counted == weight)
+		return;
+	group_recount(task->group, task->counted, weight);
+	task->counted = weight;
+	reweight(task, weight_of(p, task));
+}
+
+void BPF_STRUCT_OPS(stealtime_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (!task)
+		return;
+	if (task->counted)
+		group_count(task->group, task->counted, -1);
+	task->group = group_of(to);
+	if (!task->counted)
+		return;
+	group_count(task->group, task->counted, 1);
+	reweight(task, weight_of(p, task));
 }
 
 s32 BPF_STRUCT_OPS(stealtime_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -302,6 +350,15 @@ s32 BPF_STRUCT_OPS(stealtime_init_task, struct task_struct *p, struct scx_init_t
 		return -12; /* ENOMEM */
 	task->group = group_of(args->cgroup);
 	return 0;
+}
+
+/* Its class is another, or it ends. */
+void BPF_STRUCT_OPS(stealtime_disable, struct task_struct *p)
+{
+	struct task_ctx *task = ctx_of(p);
+
+	if (task)
+		leave(p, task, 0);
 }
 
 void BPF_STRUCT_OPS(stealtime_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
@@ -417,8 +474,9 @@ struct sched_ext_ops stealtime_ops = {
 	.tick = (void *)stealtime_tick,
 	.running = (void *)stealtime_running,
 	.stopping = (void *)stealtime_stopping,
-	.quiescent = (void *)stealtime_quiescent,
 	.yield = (void *)stealtime_yield,
+	.set_weight = (void *)stealtime_set_weight,
+	.disable = (void *)stealtime_disable,
 	.init_task = (void *)stealtime_init_task,
 	.exit_task = (void *)stealtime_exit_task,
 	.cgroup_init = (void *)stealtime_cgroup_init,

@@ -20,6 +20,8 @@ const volatile u64 loan_max_ns = 200000;
 const volatile u64 ipi_window_ns = 50000000;
 const volatile u64 watchdog_ns = 1000000000;
 const volatile u32 domains = 1;
+/* SCX_ENQ_CPU_SELECTED of this kernel: it has looked for an idle CPU. 0: this kernel does not say so. */
+const volatile u64 cpu_selected;
 const volatile u8 domain_of_cpu[MAX_CPUS];
 
 /* A task, or a vCPU's thread. */

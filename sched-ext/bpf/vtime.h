@@ -36,8 +36,19 @@ static __always_inline u64 average(struct domain *domain)
 	return v;
 }
 
-/* The task runs for `ns` more at its own cost, and leaves the sums; its lag is kept. */
-static __always_inline void charge_and_leave(struct task_ctx *task, u64 ns)
+/* A lag of the same service at another weight. */
+static __always_inline s64 scale_lag(s64 lag, u64 weight, u64 to_weight)
+{
+	u64 size;
+
+	if (weight == to_weight)
+		return lag;
+	size = st_mul_div(lag < 0 ? -(u64)lag : (u64)lag, weight, to_weight);
+	return lag < 0 ? -(s64)size : (s64)size;
+}
+
+/* The task runs for `ns` more at its own cost, and leaves the sums; its lag is kept for `to_weight`. */
+static __always_inline void charge_and_leave(struct task_ctx *task, u64 ns, u64 to_weight)
 {
 	struct domain *domain = domain_at(task->domain);
 	u64 v, weight = task->weight, delta;
@@ -59,8 +70,8 @@ static __always_inline void charge_and_leave(struct task_ctx *task, u64 ns)
 	if (!domain->weight)
 		domain->sum = 0;
 	bpf_spin_unlock(&domain->lock);
-	bound = st_lag_bound(slice_ns, tick_ns, weight);
-	task->vlag = (s64)(v - task->vruntime);
+	bound = st_lag_bound(slice_ns, tick_ns, to_weight);
+	task->vlag = scale_lag((s64)(v - task->vruntime), weight, to_weight);
 	if (task->vlag > bound)
 		task->vlag = bound;
 	if (task->vlag < -bound)
@@ -69,7 +80,7 @@ static __always_inline void charge_and_leave(struct task_ctx *task, u64 ns)
 
 static __always_inline void leave_domain(struct task_ctx *task)
 {
-	charge_and_leave(task, 0);
+	charge_and_leave(task, 0, task->weight);
 }
 
 static __always_inline void add_member_locked(struct domain *domain, struct task_ctx *task, u64 weight)
@@ -104,7 +115,7 @@ static __always_inline void join_domain(struct task_ctx *task, u32 index, u64 we
 	}
 	lag = size = task->vlag < 0 ? -(u64)task->vlag : (u64)task->vlag;
 	/* Nearly always the product has 64 bits: no function may be called under the lock. */
-	is_short = !total || !st_mul(size, total + weight).hi;
+	is_short = !total || !((size | (total + weight)) >> 32);
 	if (is_short) {
 		if (total && size)
 			lag = size * (total + weight) / total;
@@ -141,14 +152,13 @@ static __always_inline void shift_vruntime(struct task_ctx *task, s64 delta)
 static __always_inline void reweight(struct task_ctx *task, u64 weight)
 {
 	struct domain *domain = domain_at(task->domain);
-	u64 v, size, request;
+	u64 v, request;
 	s64 lag;
 
 	if (!domain || !task->weight || task->weight == weight)
 		return;
 	v = average(domain);
-	lag = (s64)(v - task->vruntime);
-	size = st_mul_div(lag < 0 ? -(u64)lag : (u64)lag, task->weight, weight);
+	lag = scale_lag((s64)(v - task->vruntime), task->weight, weight);
 	request = task->deadline - task->vruntime;
 	if ((s64)request < 0)
 		request = 0;
@@ -156,7 +166,7 @@ static __always_inline void reweight(struct task_ctx *task, u64 weight)
 	bpf_spin_lock(&domain->lock);
 	domain->sum -= (s64)(task->vruntime - domain->zero) * (s64)task->weight;
 	domain->weight += weight - task->weight;
-	task->vruntime = lag < 0 ? v + size : v - size;
+	task->vruntime = v - (u64)lag;
 	task->weight = weight;
 	domain->sum += (s64)(task->vruntime - domain->zero) * (s64)weight;
 	bpf_spin_unlock(&domain->lock);

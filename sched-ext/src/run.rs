@@ -33,6 +33,10 @@ const SWITCH_PARTIAL: u64 = 1 << 3;
 /// `SCX_OPS_ENQ_MIGRATION_DISABLED`: a task that is preempted in a tracing program is queued like others.
 /// Without it the kernel lets such a task run first, and for 20 ms.
 const ENQ_MIGRATION_DISABLED: &str = "SCX_OPS_ENQ_MIGRATION_DISABLED";
+/// A woken task is queued by its own CPU, as in the kernel's scheduler, and not by the one that wakes it.
+const ALLOW_QUEUED_WAKEUP: &str = "SCX_OPS_ALLOW_QUEUED_WAKEUP";
+/// In the flags of `ops.enqueue`: the kernel has looked for an idle CPU.
+const ENQ_CPU_SELECTED: &str = "SCX_ENQ_CPU_SELECTED";
 /// `SCX_ECODE_ACT_RESTART`: a CPU came or went, and the scheduler is to be loaded again.
 const RESTART: i64 = 1 << 48;
 /// `SCX_EXIT_ERROR`: exits of this kind and above are failures.
@@ -202,8 +206,13 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
                 .any(|member| member.name.is_some_and(|known| known == name))
         })
     };
-    if let Some(flag) = flag_of(&kernel, ENQ_MIGRATION_DISABLED) {
-        open.struct_ops.stealtime_ops_mut().flags |= flag;
+    for name in [ENQ_MIGRATION_DISABLED, ALLOW_QUEUED_WAKEUP] {
+        if let Some(flag) = flag_of(&kernel, "scx_ops_flags", name) {
+            open.struct_ops.stealtime_ops_mut().flags |= flag;
+        }
+    }
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.cpu_selected = flag_of(&kernel, "scx_enq_flags", ENQ_CPU_SELECTED).unwrap_or(0);
     }
     if !has_member("cgroup_init") {
         eprintln!(
@@ -235,14 +244,14 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
     Ok(tracks)
 }
 
-/// A flag of `sched_ext_ops` by its name; `None` where this kernel does not have it.
-fn flag_of(kernel: &Btf<'_>, name: &str) -> Option<u64> {
+/// A flag of an enumeration by its name; `None` where this kernel does not have it.
+fn flag_of(kernel: &Btf<'_>, flags: &str, name: &str) -> Option<u64> {
     let is_it = |known: Option<&std::ffi::OsStr>| known.is_some_and(|known| known == name);
-    if let Some(flags) = kernel.type_by_name::<Enum64<'_>>("scx_ops_flags") {
+    if let Some(flags) = kernel.type_by_name::<Enum64<'_>>(flags) {
         let flag = flags.iter().find(|flag| is_it(flag.name))?;
         return Some(flag.value as u64);
     }
-    let flags = kernel.type_by_name::<Enum<'_>>("scx_ops_flags")?;
+    let flags = kernel.type_by_name::<Enum<'_>>(flags)?;
     let flag = flags.iter().find(|flag| is_it(flag.name))?;
     u64::try_from(flag.value).ok()
 }
