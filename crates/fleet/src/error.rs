@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stealtime_results::FolderError;
+
 /// Why a fleet's folder cannot be used, or a file of it not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
@@ -45,6 +47,15 @@ pub enum FleetError {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+impl From<FolderError> for FleetError {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::File { path, source } => Self::File { path, source },
+            FolderError::Busy { path } => Self::Busy { path },
+        }
+    }
 }
 
 impl FleetError {

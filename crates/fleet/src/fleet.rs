@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use stealtime_results::{Cell, Folder, Form, LockError, Note};
+use stealtime_results::{Cell, Folder, Form, Note};
 
 use crate::FleetError;
 use crate::part::{self, Part};
@@ -116,7 +116,7 @@ impl Fleet {
     pub fn open(path: &Path, options: &str, restart: bool) -> Result<Self, FleetError> {
         let failed = |source| FleetError::file(path, source);
         fs::create_dir_all(path).map_err(failed)?;
-        let folder = lock(path)?;
+        let folder = Folder::lock(path)?;
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             options: options.to_owned(),
@@ -132,7 +132,7 @@ impl Fleet {
                 });
             }
             // What a process that was killed while it began leaves behind is nothing.
-            None if folder.is_empty_but(&[MANIFEST]).map_err(failed)? => {}
+            None if folder.is_empty_but(&[MANIFEST])? => {}
             None => {
                 return Err(FleetError::NotAFleet {
                     path: path.to_owned(),
@@ -140,12 +140,11 @@ impl Fleet {
             }
         }
         let text = serde_json::to_string_pretty(&manifest).map_err(|error| failed(error.into()))?;
-        let written = folder.whole(MANIFEST, |writer| writeln!(writer, "{text}"));
-        written.map_err(|(path, source)| FleetError::file(&path, source))?;
+        folder.whole(MANIFEST, |writer| writeln!(writer, "{text}"))?;
         let parts = path.join(PARTS);
         fs::create_dir_all(&parts).map_err(|source| FleetError::file(&parts, source))?;
         Ok(Self {
-            parts: lock(&parts)?,
+            parts: Folder::lock(&parts)?,
             folder,
             options: options.to_owned(),
         })
@@ -209,13 +208,10 @@ impl Fleet {
             },
             false => outcome,
         };
-        let written = self.parts.whole(&part_name(path), |writer| {
+        self.parts.whole(&part_name(path), |writer| {
             part::write(&identity, &outcome, writer)
-        });
-        match written {
-            Ok(_) => Ok(()),
-            Err((path, source)) => Err(FleetError::file(&path, source)),
-        }
+        })?;
+        Ok(())
     }
 
     /// How many of these recordings failed, and how many could not be read to their end.
@@ -295,7 +291,7 @@ impl Fleet {
                 path,
                 rows: count,
             }),
-            (None, Err((path, source))) => Err(FleetError::file(&path, source)),
+            (None, Err(error)) => Err(error.into()),
         }
     }
 
@@ -356,35 +352,19 @@ impl Manifest {
     }
 }
 
-fn lock(path: &Path) -> Result<Folder, FleetError> {
-    Folder::lock(path).map_err(|error| match error {
-        LockError::File(source) => FleetError::file(path, source),
-        LockError::Busy => FleetError::Busy {
-            path: path.to_owned(),
-        },
-    })
-}
-
 fn read_manifest(folder: &Folder) -> Result<Option<Manifest>, FleetError> {
-    let path = folder.path().join(MANIFEST);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(FleetError::file(&path, source)),
-    };
-    let manifest = serde_json::from_slice(&bytes);
-    manifest
-        .map(Some)
-        .map_err(|error| FleetError::damaged(&path, error))
+    let damaged = |error| FleetError::damaged(&folder.path().join(MANIFEST), error);
+    let bytes = folder.read(MANIFEST)?;
+    let manifest = bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(damaged));
+    manifest.transpose()
 }
 
 /// Removes what an analysis has written, and nothing else.
 fn clear(folder: &Folder) -> Result<(), FleetError> {
-    let failed = |(path, source): (PathBuf, io::Error)| FleetError::file(&path, source);
     for table in Table::all() {
         for form in Form::ALL {
             let name = format!("{}.{}", table.name(), form.extension());
-            folder.remove(&name).map_err(failed)?;
+            folder.remove(&name)?;
         }
     }
     let path = folder.path().join(PARTS);

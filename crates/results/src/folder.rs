@@ -6,13 +6,32 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Why a folder is not for this process.
-#[derive(Debug)]
-pub enum LockError {
-    /// It cannot be opened, or is no folder.
-    File(io::Error),
-    /// Another process has it.
-    Busy,
+/// Why a folder or a file of it cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// A file or folder.
+    #[error("{path}: {source}", path = .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// Another process has the lock.
+    #[error("{path}: another process writes to it", path = .path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl FolderError {
+    fn file(path: &Path, source: io::Error) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 /// A folder, locked for this process. The lock ends with the value or the process.
@@ -26,13 +45,17 @@ impl Folder {
     /// Locks a folder that is there.
     ///
     /// # Errors
-    /// [`LockError`].
-    pub fn lock(path: &Path) -> Result<Self, LockError> {
-        let lock = File::open(path).map_err(LockError::File)?;
-        if !lock.metadata().map_err(LockError::File)?.is_dir() {
-            return Err(LockError::File(io::ErrorKind::NotADirectory.into()));
+    /// It cannot be opened, is no folder, or another process has it.
+    pub fn lock(path: &Path) -> Result<Self, FolderError> {
+        let failed = |source| FolderError::file(path, source);
+        let lock = File::open(path).map_err(failed)?;
+        if !lock.metadata().map_err(failed)?.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| LockError::Busy)?;
+        let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        locked.map_err(|_| FolderError::Busy {
+            path: path.to_owned(),
+        })?;
         Ok(Self {
             path: path.to_owned(),
             _lock: lock,
@@ -55,10 +78,11 @@ impl Folder {
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn is_empty_but(&self, names: &[&str]) -> io::Result<bool> {
+    pub fn is_empty_but(&self, names: &[&str]) -> Result<bool, FolderError> {
+        let failed = |source| FolderError::file(&self.path, source);
         let unfinished: Vec<String> = names.iter().map(|name| unfinished(name)).collect();
-        for entry in fs::read_dir(&self.path)? {
-            let name = entry?.file_name();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
             if !unfinished.iter().any(|known| name == known.as_str()) {
                 return Ok(false);
             }
@@ -66,15 +90,30 @@ impl Folder {
         Ok(true)
     }
 
+    /// The bytes of a file; `None`: it is not there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, FolderError> {
+        let path = self.path.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(FolderError::file(&path, error)),
+        }
+    }
+
     /// Removes a file and what is left of a kill while it was written.
     ///
     /// # Errors
-    /// The file, and the operating system's error. A file that is not there is none.
-    pub fn remove(&self, name: &str) -> Result<(), (PathBuf, io::Error)> {
+    /// It cannot be removed. A file that is not there is no error.
+    pub fn remove(&self, name: &str) -> Result<(), FolderError> {
         for name in [name.to_owned(), unfinished(name)] {
             let path = self.path.join(name);
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((path, error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(FolderError::file(&path, error));
+                }
                 _ => {}
             }
         }
@@ -84,12 +123,12 @@ impl Folder {
     /// Writes a file that is there whole or not at all, and after a power failure too.
     ///
     /// # Errors
-    /// The file, and the operating system's error. A file that was there stays as it was.
+    /// It cannot be written. A file that was there stays as it was.
     pub fn whole(
         &self,
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-    ) -> Result<PathBuf, (PathBuf, io::Error)> {
+    ) -> Result<PathBuf, FolderError> {
         let path = self.path.join(name);
         let new = self.path.join(unfinished(name));
         let written = File::create(&new).and_then(|file| {
@@ -106,7 +145,7 @@ impl Folder {
             Err(source) => {
                 // What is left of it would only take up room.
                 let _ = fs::remove_file(&new);
-                Err((path, source))
+                Err(FolderError::file(&path, source))
             }
         }
     }
@@ -127,12 +166,14 @@ mod tests {
     fn a_folder_has_one_writer_at_a_time() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = Folder::lock(place.path()).expect("nobody has it");
-        assert!(matches!(Folder::lock(place.path()), Err(LockError::Busy)));
+        let busy = Folder::lock(place.path());
+        assert!(matches!(busy, Err(FolderError::Busy { .. })));
         drop(folder);
         Folder::lock(place.path()).expect("it is free again");
         let file = place.path().join("file");
         fs::write(&file, "").expect("a file");
-        assert!(matches!(Folder::lock(&file), Err(LockError::File(_))));
+        let no_folder = Folder::lock(&file);
+        assert!(matches!(no_folder, Err(FolderError::File { .. })));
     }
 
     #[test]
@@ -147,13 +188,13 @@ mod tests {
             writer.write_all(b"two")?;
             Err(io::ErrorKind::StorageFull.into())
         });
-        assert_eq!(
-            failed.expect_err("full").1.kind(),
-            io::ErrorKind::StorageFull
-        );
-        assert_eq!(fs::read(place.path().join("rows")).expect("a file"), b"one");
+        let failed = failed.expect_err("full").to_string();
+        assert!(failed.contains("rows: no storage space"), "{failed}");
+        let rows = folder.read("rows").expect("a file");
+        assert_eq!(rows.as_deref(), Some(&b"one"[..]));
         folder.remove("rows").expect("a file");
         folder.remove("rows").expect("none is no error");
+        assert!(folder.read("rows").expect("none is no error").is_none());
         fs::write(place.path().join(".rows.new"), "").expect("a file");
         assert!(folder.is_empty_but(&["rows"]).expect("a folder"));
         assert!(!folder.is_empty_but(&["else"]).expect("a folder"));

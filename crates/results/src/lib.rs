@@ -6,5 +6,5 @@ mod folder;
 mod form;
 
 pub use cell::{Cell, CellKind, Column};
-pub use folder::{Folder, LockError};
+pub use folder::{Folder, FolderError};
 pub use form::{Form, Note, Rows};

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stealtime_results::FolderError;
+
 use super::plan::MOST_RUNS;
 use crate::LoadError;
 
@@ -168,6 +170,15 @@ pub enum SweepError {
         /// The nearest, or all.
         help: String,
     },
+}
+
+impl From<FolderError> for SweepError {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::File { path, source } => Self::File { path, source },
+            FolderError::Busy { path } => Self::Busy { path },
+        }
+    }
 }
 
 impl SweepError {

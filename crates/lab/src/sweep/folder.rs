@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use stealtime_results::LockError;
 
 use super::plan::Plan;
 use super::{Form, Shard, SweepError, Varied};
@@ -220,7 +219,7 @@ impl Folder {
     ) -> Result<Self, SweepError> {
         let failed = |source| SweepError::file(path, source);
         fs::create_dir_all(path).map_err(failed)?;
-        let folder = Self::lock(path)?;
+        let folder = Self(stealtime_results::Folder::lock(path)?);
         match folder.manifest()? {
             Some(there) if manifest.is_same(&there) && !restart => return Ok(folder),
             Some(_) if restart => folder.clear()?,
@@ -231,7 +230,7 @@ impl Folder {
                 });
             }
             // What a sweep that was killed while it began leaves behind is nothing.
-            None if folder.0.is_empty_but(&[MANIFEST]).map_err(failed)? => {}
+            None if folder.0.is_empty_but(&[MANIFEST])? => {}
             None => {
                 return Err(SweepError::NotASweep {
                     path: path.to_owned(),
@@ -245,7 +244,7 @@ impl Folder {
 
     /// The folder of a sweep that is there, and what it is of.
     pub(super) fn existing(path: &Path) -> Result<(Self, Manifest), SweepError> {
-        let folder = Self::lock(path)?;
+        let folder = Self(stealtime_results::Folder::lock(path)?);
         match folder.manifest()? {
             Some(manifest) => Ok((folder, manifest)),
             None => Err(SweepError::NoSweep {
@@ -254,28 +253,14 @@ impl Folder {
         }
     }
 
-    fn lock(path: &Path) -> Result<Self, SweepError> {
-        let folder = stealtime_results::Folder::lock(path);
-        folder.map(Self).map_err(|error| match error {
-            LockError::File(source) => SweepError::file(path, source),
-            LockError::Busy => SweepError::Busy {
-                path: path.to_owned(),
-            },
-        })
-    }
-
     fn manifest(&self) -> Result<Option<Manifest>, SweepError> {
-        let path = self.path().join(MANIFEST);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(SweepError::file(&path, source)),
-        };
-        let manifest = serde_json::from_slice(&bytes);
-        manifest.map(Some).map_err(|error| SweepError::Manifest {
-            path,
+        let damaged = |error: serde_json::Error| SweepError::Manifest {
+            path: self.path().join(MANIFEST),
             problem: error.to_string(),
-        })
+        };
+        let bytes = self.0.read(MANIFEST)?;
+        let manifest = bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(damaged));
+        manifest.transpose()
     }
 
     /// Removes what a sweep has written, and nothing else.
@@ -283,8 +268,7 @@ impl Folder {
         let results = Form::ALL.map(Self::results);
         let names = results.iter().map(String::as_str);
         for name in names.chain([JOURNAL, MANIFEST]) {
-            let removed = self.0.remove(name);
-            removed.map_err(|(path, source)| SweepError::file(&path, source))?;
+            self.0.remove(name)?;
         }
         Ok(())
     }
@@ -307,8 +291,7 @@ impl Folder {
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> Result<PathBuf, SweepError> {
-        let written = self.0.whole(name, write);
-        written.map_err(|(path, source)| SweepError::file(&path, source))
+        Ok(self.0.whole(name, write)?)
     }
 
     pub(super) fn path(&self) -> &Path {
