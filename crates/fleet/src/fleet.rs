@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 use stealtime_results::{Cell, Folder, Form, Note};
@@ -231,7 +235,7 @@ impl Fleet {
         Ok((failed, partial))
     }
 
-    /// Writes a file for each table, of all these recordings in their order.
+    /// Writes a file for each table, of all these recordings in their order. `jobs`: tables at a time.
     ///
     /// # Errors
     /// A part is missing or damaged, or a file cannot be written. A file that was there stays as it was.
@@ -240,11 +244,33 @@ impl Fleet {
         recordings: &[PathBuf],
         tables: &[Table],
         form: Form,
+        jobs: NonZeroUsize,
     ) -> Result<Vec<Written>, FleetError> {
-        let tables = tables.iter();
-        tables
-            .map(|table| self.write_table(recordings, *table, form))
-            .collect()
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let next = || next.fetch_add(1, Ordering::Relaxed);
+            let indices = std::iter::repeat_with(next);
+            let table = |index: usize| Some((index, *tables.get(index)?));
+            let written = indices.map_while(table);
+            written
+                .map(|(index, table)| (index, self.write_table(recordings, table, form)))
+                .collect::<Vec<_>>()
+        };
+        let mut written = thread::scope(|scope| {
+            // Without further threads, this one does all of it.
+            let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let threads: Vec<_> = (1..jobs.get().min(tables.len())).map_while(spawn).collect();
+            let mut written = work();
+            for thread in threads {
+                match thread.join() {
+                    Ok(further) => written.extend(further),
+                    Err(panic) => resume_unwind(panic),
+                }
+            }
+            written
+        });
+        written.sort_by_key(|(index, _)| *index);
+        written.into_iter().map(|(_, result)| result).collect()
     }
 
     fn write_table(

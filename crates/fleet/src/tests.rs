@@ -1,6 +1,7 @@
 //! A folder of parts, without recordings: answers are made up.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
@@ -17,6 +18,9 @@ const TABLES: [Table; 4] = [
     Table::Answers(Key::Time),
     Table::Histograms,
 ];
+
+/// Fewer than tables, so that each thread writes some.
+const JOBS: NonZeroUsize = NonZeroUsize::new(3).expect("not 0");
 
 /// Answers that differ by a number.
 fn answers(number: u64) -> Answers {
@@ -69,7 +73,9 @@ fn keep_all(fleet: &Fleet, paths: &[PathBuf]) {
 }
 
 fn bytes(fleet: &Fleet, paths: &[PathBuf]) -> Vec<Vec<u8>> {
-    let written = fleet.write(paths, &TABLES, Form::Parquet).expect("tables");
+    let written = fleet
+        .write(paths, &TABLES, Form::Parquet, JOBS)
+        .expect("tables");
     let files = written.iter();
     files
         .map(|written| fs::read(&written.path).expect("a file"))
@@ -110,7 +116,9 @@ fn rows_come_back_as_they_were() {
     let paths = recordings(place.path(), 2);
     let fleet = Fleet::open(&place.path().join("out"), "", false).expect("a folder");
     keep_all(&fleet, &paths);
-    let written = fleet.write(&paths, &TABLES, Form::Parquet).expect("tables");
+    let written = fleet
+        .write(&paths, &TABLES, Form::Parquet, JOBS)
+        .expect("tables");
     let time = &written[2];
     assert_eq!((time.table, time.rows), ("time", 2));
     let file = fs::File::open(&time.path).expect("a file");
@@ -123,7 +131,9 @@ fn rows_come_back_as_they_were() {
     assert!(rows[1].contains("host: \"node\""), "{}", rows[1]);
     assert!(rows[1].contains("halt_ns: 1"), "{}", rows[1]);
     assert!(rows[1].contains("guest_ns: null"), "{}", rows[1]);
-    let csv = fleet.write(&paths, &TABLES, Form::Csv).expect("tables");
+    let csv = fleet
+        .write(&paths, &TABLES, Form::Csv, JOBS)
+        .expect("tables");
     let text = fs::read_to_string(&csv[2].path).expect("a file");
     assert!(text.starts_with("host,recording,vm,"), "{text}");
 }
@@ -152,7 +162,9 @@ fn a_recording_that_fails_is_a_row_of_errors_and_is_tried_again() {
     assert_eq!(fleet.troubles(&paths).expect("parts"), (1, 1));
     let missing = fleet.missing(&paths).expect("parts");
     assert_eq!(missing.len(), 1, "{missing:?}");
-    let written = fleet.write(&paths, &TABLES, Form::Csv).expect("tables");
+    let written = fleet
+        .write(&paths, &TABLES, Form::Csv, JOBS)
+        .expect("tables");
     let rows: Vec<u64> = written.iter().map(|written| written.rows).collect();
     assert_eq!(rows, [3, 2, 2, 2]);
     let errors = fs::read_to_string(&written[1].path).expect("a file");
@@ -205,7 +217,9 @@ fn a_damaged_part_is_analyzed_again() {
     let part = parts.last().expect("a part").expect("a part").path();
     let whole = fs::read(&part).expect("a part");
     fs::write(&part, &whole[..whole.len() - 9]).expect("a part");
-    let error = fleet.write(&paths, &TABLES, Form::Csv).expect_err("cut");
+    let error = fleet
+        .write(&paths, &TABLES, Form::Csv, JOBS)
+        .expect_err("cut");
     assert!(matches!(error, FleetError::Damaged { .. }), "{error}");
     fs::write(&part, "no part").expect("a part");
     assert_eq!(fleet.missing(&paths).expect("parts").len(), 1);

@@ -169,6 +169,7 @@ impl Work<'_> {
             let outcome = self.analyze.outcome(path);
             if let Err(error) = self.fleet.keep(path, identity, outcome) {
                 self.error().get_or_insert(error);
+                return;
             }
             bar.done(self.done.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -219,8 +220,16 @@ impl Analyze {
             stop,
             failed: Mutex::new(None),
         };
-        work.run(threads(self.many.jobs))?;
+        let worked = work.run(threads(self.many.jobs));
         let finished = known + work.done.into_inner();
+        if worked.is_err() {
+            let folder = fleet.path().display();
+            let total = recordings.len();
+            output::note(&format!(
+                "{folder}: {finished} of {total} recordings are kept; the same command goes on from there"
+            ));
+        }
+        worked?;
         if finished < recordings.len() {
             return Err(CliError::StoppedSweep(format!(
                 "stopped: {finished} of {} recordings are in {}; the same command goes on from there",
@@ -262,7 +271,8 @@ impl Analyze {
         let tables: Vec<Table> = Table::all().filter(is_wanted).collect();
         let mut written = Vec::new();
         for form in &self.many.results {
-            written.extend(fleet.write(recordings, &tables, (*form).into())?);
+            let jobs = threads(self.many.jobs);
+            written.extend(fleet.write(recordings, &tables, (*form).into(), jobs)?);
         }
         Ok(written)
     }
