@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -176,4 +179,152 @@ fn what_many_recordings_cannot_have_is_refused() {
         analyze(folder.path(), &["cfs.dat", "-o", "out", "--restart"]).0,
         Some(0)
     );
+}
+
+/// A recording that takes no time to read.
+const SHORT: &str = "# tracer: nop
+#
+    qemu-101   [000] d..1.     1.000000: kvm_entry: vcpu 0, rip 0x10
+    qemu-101   [000] d..1.     1.000100: kvm_exit: vcpu 0 reason hlt rip 0x10 info1 0x0 info2 0x0
+    qemu-101   [000] d..1.     1.000200: kvm_entry: vcpu 0, rip 0x10
+    qemu-101   [000] d..1.     1.000300: kvm_exit: vcpu 0 reason msr rip 0x10 info1 0x0 info2 0x0
+";
+
+/// A folder with so many short recordings, one of them broken, and the list of them.
+fn many(count: usize) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = (0..count).map(|number| format!("{number}.txt"));
+    let names: Vec<String> = names.collect();
+    for (number, name) in names.iter().enumerate() {
+        let text = if number == count / 2 {
+            "no recording"
+        } else {
+            SHORT
+        };
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    fs::write(folder.path().join("list"), names.join("\n")).expect("a list");
+    folder
+}
+
+#[test]
+fn a_broken_recording_among_a_thousand_costs_no_other() {
+    let folder = many(1_000);
+    let asked = ["@list", "-o", "out", "--results", "csv", "--key", "exits"];
+    let (status, output, errors) = analyze(folder.path(), &asked);
+    assert_eq!(status, Some(1), "{output}{errors}");
+    assert!(
+        errors.contains("1 of 1000 recordings could not be read"),
+        "{errors}"
+    );
+    let failed = rows(folder.path(), "errors");
+    assert_eq!(failed.keys().collect::<Vec<_>>(), ["500.txt"]);
+    assert_eq!(rows(folder.path(), "exits").len(), 999);
+}
+
+#[test]
+fn a_kill_keeps_what_is_finished() {
+    let folder = many(300);
+    let whole = ["@list", "-o", "whole", "--key", "time,exits"];
+    assert_eq!(analyze(folder.path(), &whole).0, Some(1));
+    let asked = ["analyze", "@list", "-o", "out", "--key", "time,exits"];
+    let parts = folder.path().join("out/parts");
+    let finished = || fs::read_dir(&parts).map_or(0, Iterator::count);
+    let mut killed = 0;
+    for _ in 0..3 {
+        let before = finished();
+        let mut child = stealtime(&asked)
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the command runs");
+        while finished() < before + 20 && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SIGKILL; what has ended cannot be killed any more.
+        let _ = child.kill();
+        killed += usize::from(child.wait().expect("it ends").code().is_none());
+    }
+    assert!(killed > 0);
+    let (status, _, errors) = analyze(folder.path(), &asked[1..]);
+    assert_eq!(status, Some(1), "{errors}");
+    let known = errors
+        .split_once("out: ")
+        .and_then(|(_, rest)| rest.split_once(" of 300"));
+    let known: usize = known.expect(&errors).0.parse().expect("a number");
+    assert!(known >= 20, "{errors}");
+    for table in ["time", "exits", "errors", "recordings", "histograms"] {
+        let file = |out: &str| fs::read(folder.path().join(out).join(format!("{table}.parquet")));
+        let (killed, whole) = (
+            file("out").expect("a table"),
+            file("whole").expect("a table"),
+        );
+        assert!(killed == whole, "{table}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_keeps_what_is_finished() {
+    let folder = folder();
+    // A limit on the size of files stands for the disk: 16 blocks of 512 or 1024 bytes.
+    let limited = "trap '' XFSZ; ulimit -f 16; exec \"$0\" analyze \"$@\"";
+    fs::write(folder.path().join("short.txt"), SHORT).expect("a file");
+    let asked = ["short.txt", "cfs.dat", "-o", "out", "--jobs", "1"];
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_stealtime")]);
+    let (status, output, errors) = run(command.args(asked).current_dir(folder.path()));
+    assert_eq!((status, output.as_str()), (Some(2), ""), "{errors}");
+    let kept = "out: 1 of 2 recordings are kept; the same command goes on from there";
+    assert!(
+        errors.contains(kept) && errors.contains("out/parts/"),
+        "{errors}"
+    );
+    assert!(errors.contains(": File too large"), "{errors}");
+    assert!(!folder.path().join("out/time.parquet").exists());
+    let (status, _, errors) = analyze(folder.path(), &asked);
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(
+        errors.contains("out: 1 of 2 recordings are there"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_recording_that_changes_while_it_is_read_is_an_error() {
+    let folder = folder();
+    let path = folder.path().join("cfs.dat");
+    let is_over = AtomicBool::new(false);
+    let asked = ["cfs.dat", "short.txt", "-o", "out", "--results", "csv"];
+    fs::write(folder.path().join("short.txt"), SHORT).expect("a file");
+    let (status, errors) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::File::options()
+                .append(true)
+                .open(&path)
+                .expect("a file");
+            for second in 0..60_000 {
+                let time = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+                file.set_modified(time).expect("a time");
+                std::thread::sleep(Duration::from_millis(1));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let (status, _, errors) = analyze(folder.path(), &asked);
+        is_over.store(true, Ordering::Relaxed);
+        (status, errors)
+    });
+    assert_eq!(status, Some(1), "{errors}");
+    let failed = rows(folder.path(), "errors");
+    assert_eq!(failed.keys().collect::<Vec<_>>(), ["cfs.dat"]);
+    assert_eq!(
+        failed["cfs.dat"][0]["error"],
+        "the file changed while it was read"
+    );
+    assert!(!rows(folder.path(), "time").contains_key("cfs.dat"));
+    // At rest, it has rows.
+    assert_eq!(analyze(folder.path(), &asked).0, Some(0));
+    assert!(rows(folder.path(), "time").contains_key("cfs.dat"));
 }

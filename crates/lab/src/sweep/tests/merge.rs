@@ -90,6 +90,30 @@ fn folders_that_disagree_or_are_of_another_sweep_are_refused() {
     let error = merge(root.path(), &[first.clone(), smaller]).expect_err("another grid");
     assert!(error.to_string().contains("--vary: there"), "{error}");
 
+    for (name, from, to, expected) in [
+        (
+            "other",
+            "duration = \\\"1ms",
+            "duration = \\\"2ms",
+            "the scenario's text, from line 15 on",
+        ),
+        (
+            "older",
+            env!("CARGO_PKG_VERSION"),
+            "0.0.1",
+            "version: there 0.0.1",
+        ),
+    ] {
+        let folder = root.path().join(name);
+        let plan = self::plan(&GRID).expect("a plan");
+        drop(Sweep::open(&folder, plan, None, false).expect("a sweep"));
+        let manifest = folder.join("sweep.json");
+        let text = std::fs::read_to_string(&manifest).expect("a description");
+        std::fs::write(&manifest, text.replacen(from, to, 1)).expect("a description");
+        let error = merge(root.path(), &[first.clone(), folder]).expect_err(name);
+        assert!(matches!(error, SweepError::Unlike { .. }), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
     let error = merge(root.path(), &[root.path().to_owned()]).expect_err("no sweep");
     assert!(matches!(error, SweepError::NoSweep { .. }), "{error}");
     let shard = Shard::new(2, 2).expect("a shard");
