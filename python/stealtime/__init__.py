@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from stealtime._native import Error, Events, Table, __version__
 from stealtime._options import Path, Progress, Setting
 from stealtime._recording import Analysis, Finding, PartialRecordingWarning, Recording
-from stealtime._runs import analyze, event_columns, merge, simulate, sweep
+from stealtime._runs import analyze, event_columns, merge, rebalance, simulate, sweep
 
 __all__ = [
     "Analysis",
@@ -33,6 +33,7 @@ __all__ = [
     "event_columns",
     "merge",
     "open",
+    "rebalance",
     "simulate",
     "sweep",
 ]

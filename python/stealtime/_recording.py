@@ -209,7 +209,11 @@ class Recording:
         *,
         vary: Mapping[str, str | Iterable[Setting]] | None = None,
         pin: Mapping[str, str] | None = None,
+        with_: str | Iterable[str] | None = None,
         auto: bool = False,
+        seen: Path | Iterable[Path] | None = None,
+        again: Path | Iterable[Path] | None = None,
+        export: Path | None = None,
         host: Path | None = None,
         seeds: int | None = None,
         jobs: int | None = None,
@@ -221,7 +225,14 @@ class Recording:
         :param set: knobs with their values, all at once: ``{"kvm.halt_poll_ns": 0}``.
         :param vary: a variant for each value of a knob; several knobs are a grid.
         :param pin: CPUs of vCPUs, VMs and tasks: ``{"vm0": "1:1 0-3"}``.
+        :param with\\_: add VMs of other recordings: ``"other.dat:db"``, or ``"other.dat:db=db2"`` for its
+            name on this host. ``set={"vm.db.count": 2}`` says how many of it.
         :param auto: try what the findings suggest, and rank it.
+        :param seen: recordings made with the change. ``seen`` of the result has their figures next to the
+            predicted ones.
+        :param again: further recordings without the change, for the spread of ``seen``.
+        :param export: write the recording and its replays as one Perfetto trace; into a folder (existing, or
+            ending in ``/``) also each replay as a trace.dat. ``exported`` of the result names the files.
         :param host: a file with settings of the recorded host.
         :param seeds: replays of each variant, from 2 on; 5 without it.
         :param jobs: replays at a time; without it as many as there are CPUs.
@@ -231,7 +242,11 @@ class Recording:
         """
         options = Options("whatif", self.path, *self._how)
         options.variations("vary", vary)
+        options.add("--with", "with_", with_, _added)
         options.flag("--auto", "auto", auto)
+        options.add("--seen", "seen", seen, path)
+        options.add("--again", "again", again, path)
+        options.add("--export", "export", export, path)
         options.flag("--yes", "yes", yes)
         _replayed(options, set, pin, host, seeds, jobs)
         return _document(options, progress)
@@ -241,6 +256,7 @@ class Recording:
         add: str | Iterable[str] | None = None,
         limit: str | Iterable[str] | None = None,
         *,
+        with_: str | Iterable[str] | None = None,
         move: int | None = None,
         set: Mapping[str, Setting] | None = None,
         pin: Mapping[str, str] | None = None,
@@ -251,8 +267,12 @@ class Recording:
     ) -> dict[str, Any]:
         """How many more VMs fit, or which to take away: the JSON of ``stealtime fit``, docs/json-commands.md.
 
+        :func:`stealtime.rebalance` says which VMs to move between hosts.
+
         :param add: count these VMs, each by itself; without it each VM, and the mix of all.
         :param limit: what must hold: ``"ready<5%"``, ``"db.wakeup.p99<2ms"``.
+        :param with\\_: count these VMs of other recordings, each by itself: ``"other.dat:db"``, or
+            ``"other.dat:db=db2"`` for its name on this host.
         :param move: say which so many VMs to take away instead.
         :param set: knobs that are taken for changed.
         :param pin: tasks that are taken for bound to CPUs.
@@ -265,6 +285,7 @@ class Recording:
         options = Options("fit", self.path, *self._how)
         options.add("--add", "add", add, text)
         options.add("--limit", "limit", limit, text)
+        options.add("--with", "with_", with_, _added)
         options.add("--move", "move", move, number)
         _replayed(options, set, pin, host, seeds, jobs)
         return _document(options, progress)
@@ -296,6 +317,11 @@ class Recording:
         options.add("--from", "from_", from_, text)
         options.add("--until", "until", until, text)
         _native.run(options.words, checked_progress(progress))
+
+
+def _added(name: str, value: object) -> str:
+    """``FILE:VM``: its file is read as a file, whatever its name."""
+    return path(name, text(name, value))
 
 
 def _value(name: str, value: object) -> Value:

@@ -18,6 +18,8 @@ def simulate(
     variant: str | Iterable[str] | None = None,
     seeds: int | None = None,
     duration: str | None = None,
+    trace: Path | None = None,
+    of: str | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -28,11 +30,15 @@ def simulate(
     :param variant: only these variants.
     :param seeds: how many seeds, instead of the scenario's.
     :param duration: measured time of a run (``"500ms"``), instead of the scenario's.
+    :param trace: write one more run, with the first seed, as a trace.dat for :func:`stealtime.open`.
+    :param of: the variant of that run; without it the first one.
     :param jobs: runs at a time; without it as many as there are CPUs.
     :param progress: called with ``"simulate"``, the runs that are finished, and of how many.
     :raises stealtime.Error: the scenario or a knob cannot be used, or a run fails.
     """
     options = Options("simulate", path("scenario", scenario), "--format=json")
+    options.add("--trace", "trace", trace, path)
+    options.add("--of", "of", of, text)
     _runs(options, set, variant, seeds, duration, jobs)
     return _json(options, progress)
 
@@ -138,6 +144,30 @@ def analyze(
             raise
         document: dict[str, Any] = json.loads(error.output)
         return document
+
+
+def rebalance(
+    recordings: Iterable[Path],
+    limit: str | Iterable[str] | None = None,
+    *,
+    seeds: int | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Which VMs to move between hosts: the JSON of ``stealtime fit --rebalance``, docs/json-commands.md.
+
+    :param recordings: a recording of each host, two or more.
+    :param limit: what must hold on each host: ``"ready<5%"``, ``"db.wakeup.p99<2ms"``.
+    :param seeds: replays of a host that is near a limit, from 2 on; 5 without it.
+    :param jobs: replays at a time; without it as many as there are CPUs.
+    :param progress: called with ``"fit"``, the replays that are finished, and ``None``.
+    :raises stealtime.Error: a recording cannot be replayed, or two are of one host.
+    """
+    options = Options("fit", *several("recordings", recordings, path), "--rebalance", "--format=json")
+    options.add("--limit", "limit", limit, text)
+    options.add("--seeds", "seeds", seeds, number)
+    options.add("--jobs", "jobs", jobs, number)
+    return _json(options, progress)
 
 
 def event_columns() -> dict[str, list[str]]:

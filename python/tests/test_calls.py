@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from conftest import CFS, COMMAND, LIVE
+from conftest import CFS, COMMAND, LIVE, SCENARIOS
 
 import stealtime
 
@@ -65,6 +66,82 @@ def test_a_replay_answers(tmp_path: Path) -> None:
         recording.fit(limit="ready<x")
 
 
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of a host with halt polling, and without."""
+    folder = tmp_path_factory.mktemp("simulated")
+    files = [folder / f"{variant}.dat" for variant in ("polling", "off")]
+    for file in files:
+        how = {"variant": file.stem, "seeds": 1, "duration": "100ms"}
+        stealtime.simulate(SCENARIOS / "halt-polling.toml", trace=file, of=file.stem, **how)
+    return files
+
+
+def test_a_prediction_stands_next_to_recordings_of_the_change(simulated: list[Path], tmp_path: Path) -> None:
+    polling, off = simulated
+    folder = tmp_path / "replays"
+    folder.mkdir()
+    recording = stealtime.open(polling)
+    document = recording.whatif({"kvm.halt_poll_ns": 0}, seen=off, again=[polling], seeds=2, export=folder)
+    assert document["seen"]["rows"][0]["spread"] == 0.0
+    assert document["seen"]["refuted"] == 0
+    names = [Path(file).name for file in document["exported"]]
+    assert names == ["side-by-side.pftrace", "replayed.dat", "variant-1.dat"]
+    replay = stealtime.open(folder / "variant-1.dat").analyze()
+    assert len(replay["time"]) == len(recording.analyze()["time"])
+    with pytest.raises(stealtime.Error, match="--set KNOB=VALUE or --pin"):
+        recording.whatif(seen=off)
+
+
+def test_vms_of_other_recordings_are_added(simulated: list[Path]) -> None:
+    recording = stealtime.open(CFS)
+    document = recording.whatif({"vm.db.count": 2}, with_=f"{LIVE}:db", seeds=2)
+    vms = [vm["name"] for vm in document["variants"][0]["population"]["vms"]]
+    assert vms == ["vm0", "vm1", "db", "db#2"]
+    document = recording.fit(with_=[f"{LIVE}:db"], limit="ready<90%", seeds=2)
+    assert [(curve["of"], curve["first"]) for curve in document["curves"]] == [("db", 0)]
+    assert recording.fit(move=1, seeds=2)["removals"]
+    with pytest.raises(stealtime.Error, match="expected FILE:VM"):
+        recording.fit(with_="db")
+    with pytest.raises(stealtime.Error, match="cannot be used with"):
+        recording.fit("vm0", move=1)
+
+
+def test_vms_are_moved_between_hosts(simulated: list[Path]) -> None:
+    document = stealtime.rebalance(simulated, "ready<90%", seeds=2)
+    assert document["is_balanced"]
+    assert document["moves"] == []
+    with pytest.raises(stealtime.Error, match="recordings of two hosts or more"):
+        stealtime.rebalance([CFS])
+
+
+def test_a_full_disk_is_an_error(scenario: Path, tmp_path: Path) -> None:
+    # A limit on the size of files stands for the disk.
+    program = f"""if True:
+        import resource, signal, stealtime
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        for call in (
+            lambda: stealtime.open({str(CFS)!r}).to_perfetto("trace"),
+            lambda: stealtime.sweep({str(scenario)!r}, {{"run.seeds": 99}}, "runs", duration="1ms"),
+            lambda: stealtime.analyze([{str(CFS)!r}], "fleet"),
+        ):
+            try:
+                call()
+            except stealtime.Error as error:
+                print(error.status, str(error).partition("; ")[0])
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    lines = run.stdout.splitlines()
+    assert len(lines) == 3, run.stdout
+    for line, file in zip(lines, ("trace", "runs/runs.journal", "fleet/parts/")):
+        assert line.startswith(f"2 {file}"), line
+        assert "File too large" in line, line
+    assert not (tmp_path / "trace").exists()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -79,7 +156,11 @@ def test_a_replay_answers(tmp_path: Path) -> None:
         (lambda r: r.whatif(["a"]), "set: expected a mapping, not list"),
         (lambda r: r.whatif({"a": None}), r"set\['a'\]: expected a str, int, float or bool, not NoneType"),
         (lambda r: r.whatif(auto=1), "auto: expected a bool, not int"),
+        (lambda r: r.whatif(with_=CFS), "with_: expected a str, not PosixPath"),
+        (lambda r: r.whatif(seen=[3]), r"seen\[0\]: expected a str or os.PathLike, not int"),
         (lambda r: r.fit(move="1"), "move: expected an int, not str"),
+        (lambda r: r.fit(with_=3), "with_: expected a str, not int"),
+        (lambda r: stealtime.rebalance([CFS, 3]), r"recordings\[1\]: expected a str or os.PathLike, not int"),
         (lambda r: r.to_perfetto(None), "output: expected a str or os.PathLike, not NoneType"),
         (lambda r: stealtime.sweep("a", 3, "b"), "vary: expected a mapping, not int"),
         (lambda r: stealtime.open("a", vm_of={"a": ["x"]}), r"vm_of\['a'\]\[0\]: expected an int, not str"),

@@ -96,6 +96,8 @@ def test_consumers_take_events() -> None:
     reader = pa.RecordBatchReader.from_stream(recording.events())  # noqa: F841
     ((counted,),) = duckdb.sql("select count(*) from reader where event <> ''").fetchall()
     assert counted == rows
+    pandas = pytest.importorskip("pandas")
+    assert len(pandas.DataFrame.from_arrow(recording.events())) == rows
 
 
 def test_damage_is_an_error_unless_a_part_is_wanted(tmp_path: Path) -> None:
