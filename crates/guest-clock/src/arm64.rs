@@ -2,6 +2,26 @@
 //!
 //! The sign is the other way round than on x86: the guest's counter is the host's *minus* the
 //! offset. There is no frequency to set and nothing that scales.
+//!
+//! ```
+//! use guest_clock::arm64::Arm64Vm;
+//! use guest_clock::fake::{FakeArm64Vm, FakeHost};
+//! use guest_clock::{GuestClocks, Policy, Saved};
+//!
+//! // With a device these are `kvm::KvmArm64Vm`s.
+//! let host = FakeHost::new(1_000_000);
+//! let source = FakeArm64Vm::new(&host, 2);
+//! source.set_counter_offset(1 << 40)?;
+//! // KVM does not report the offset: the VMM keeps what it has set.
+//! let file = GuestClocks::save_arm64(&source, Some(1 << 40))?.to_bytes();
+//!
+//! let target = FakeArm64Vm::new(&host, 2);
+//! let done = Saved::load(&file)?.restore_arm64(&target, Policy::ELAPSED)?;
+//! assert!(done.count_at_anchor > done.count_at_save);
+//! let kept_for_the_next_save = done.offset_to;
+//! # let _ = kept_for_the_next_save;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use serde::Serialize;
 use stealtime_hypervisor::counter::arm64::{
@@ -10,8 +30,9 @@ use stealtime_hypervisor::counter::arm64::{
 
 use crate::device::{ATTEMPTS, Bracket};
 use crate::error::{Errno, IoctlError, Jump, Unloadable};
+use crate::explanation::ForGuest;
 use crate::policy::{Inexact, Options, Policy};
-use crate::save::{GuestClocks, of};
+use crate::save::{GuestClocks, narrow, of};
 use crate::saved::{Arm64State, Saved, State};
 
 /// An arm64 VM as far as its counter is concerned.
@@ -83,6 +104,17 @@ pub enum Arm64Error {
         /// By how much.
         by_ns: u64,
     },
+    /// The wall clocks of the hosts differ by more than [`Options::wall_clocks`] trusts.
+    #[error(
+        "this host's wall clock minus the source's is {ahead_ns} ns, at most {at_most_ns} ns are trusted: \
+         set the wall clocks right (NTP, PTP), trust more, or choose Policy::Stopped"
+    )]
+    WallClocksDiffer {
+        /// This host's minus the source's.
+        ahead_ns: i64,
+        /// The largest difference that is trusted, either way.
+        at_most_ns: u64,
+    },
     /// The readings have a width, and exactness was demanded.
     #[error(
         "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
@@ -137,13 +169,16 @@ pub struct Arm64Explanation {
     pub count_at_save: u64,
     /// What it reads at the anchor.
     pub count_at_anchor: u64,
-    /// What had passed by the hosts' wall clocks, in ns; less than 0 where this host's is behind.
+    /// What had passed by the hosts' wall clocks, in ns; less than 0 where this host's is behind. Without the
+    /// difference that [`Options::wall_clocks`] states, unless guest time stands still.
     pub elapsed_ns: i128,
     /// By how much guest time advanced, in ns.
     pub advanced_ns: u64,
     /// Most that the counter can be off the policy's time, in ns. `u64::MAX`: not known, since this
     /// host's wall clock is behind the source's.
     pub bound_ns: u64,
+    /// What the guest needs in addition to its counter. arm64 has no notice of a pause.
+    pub for_guest: ForGuest,
 }
 
 fn ticks_to_ns(ticks: u64, hz: u32) -> u64 {
@@ -277,9 +312,11 @@ impl Saved {
         }
         let bracket = Bracket::narrowest(|| vm.bracket());
         let count = bracket.tsc();
-        let forward = bracket.realtime_ns.saturating_sub(saved.realtime_ns);
+        let apart_ns = i128::from(bracket.realtime_ns) - i128::from(saved.realtime_ns);
+        let elapsed_ns = elapsed(apart_ns, options)?;
+        let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
         let advanced_ns = options.policy.advance(forward)?;
-        let by_ns = saved.realtime_ns.saturating_sub(bracket.realtime_ns);
+        let by_ns = u64::try_from((-elapsed_ns).max(0)).unwrap_or(u64::MAX);
         let skew_ns = options.uncertainty.realtime_skew_ns;
         let is_behind = by_ns > skew_ns && options.policy != Policy::Stopped;
         if is_behind && options.inexact == Inexact::Refuse {
@@ -299,20 +336,43 @@ impl Saved {
                 counter_hz: saved.counter_hz,
             });
         }
-        let width_ns = ticks_to_ns(bracket.width(), saved.counter_hz)
-            .saturating_add(ticks_to_ns(saved.instant_bound_ticks, saved.counter_hz));
+        let reading_ns = ticks_to_ns(bracket.width(), saved.counter_hz);
+        let width_ns =
+            reading_ns.saturating_add(ticks_to_ns(saved.instant_bound_ticks, saved.counter_hz));
+        let count_at_anchor = guest_count(count, moved.offset);
         Ok(Arm64Plan(Arm64Explanation {
             offset_from: saved.counter_offset,
             offset_to: moved.offset,
             count_at_save: guest_count(saved.host_count, saved.counter_offset),
-            count_at_anchor: guest_count(count, moved.offset),
-            elapsed_ns: i128::from(bracket.realtime_ns) - i128::from(saved.realtime_ns),
+            count_at_anchor,
+            elapsed_ns,
             advanced_ns,
             bound_ns: moved
                 .bound_ns
                 .saturating_add(bound_ns)
                 .saturating_add(width_ns)
                 .saturating_add(if is_behind { u64::MAX } else { skew_ns }),
+            for_guest: ForGuest {
+                notified_vcpus: 0,
+                vmclock_counter: count_at_anchor,
+                vmclock_utc_ns: bracket.realtime_ns,
+                vmclock_max_error_ns: reading_ns,
+                wall_clock_late_ns: narrow(apart_ns - i128::from(advanced_ns)),
+            },
         }))
+    }
+}
+
+/// The pause, of wall clocks that are so far apart.
+fn elapsed(apart_ns: i128, options: &Options) -> Result<i128, Arm64Error> {
+    let clocks = options.wall_clocks;
+    match options.policy {
+        Policy::Stopped => Ok(apart_ns),
+        _ => clocks
+            .pause_ns(apart_ns)
+            .ok_or(Arm64Error::WallClocksDiffer {
+                ahead_ns: clocks.ahead_ns,
+                at_most_ns: clocks.at_most_ns,
+            }),
     }
 }

@@ -319,8 +319,9 @@ impl fmt::Display for Bounds {
 pub struct ForGuest {
     /// vCPUs with the notice of the pause (`KVM_KVMCLOCK_CTRL`): watchdogs do not count it as a lockup.
     pub notified_vcpus: usize,
-    /// `counter_value` of a VMClock device: the TSC of the first vCPU at the anchor. The device needs a new
-    /// `disruption_marker`, so that the guest drops its calibration (`vmclock-abi.h`).
+    /// `counter_value` of a VMClock device: at the anchor the TSC of the first vCPU, on arm64 the virtual
+    /// counter. The device needs a new `disruption_marker`, so that the guest drops its calibration
+    /// (`vmclock-abi.h`).
     pub vmclock_counter: u64,
     /// Its time at that counter value, in ns since the epoch: the wall clock of this host.
     pub vmclock_utc_ns: u64,

@@ -368,16 +368,14 @@ fn advance(
         ahead_ns,
         at_most_ns,
     } = options.wall_clocks;
-    if ahead_ns.unsigned_abs() > at_most_ns {
-        return Err(PlanError::WallClocksDiffer {
-            ahead_ns,
-            at_most_ns,
-        });
-    }
+    let elapsed_ns = options.wall_clocks.pause_ns(apart_ns);
+    let elapsed_ns = elapsed_ns.ok_or(PlanError::WallClocksDiffer {
+        ahead_ns,
+        at_most_ns,
+    })?;
     if ahead_ns != 0 {
         reasons.push(Reason::WallClocksDiffered { ahead_ns });
     }
-    let elapsed_ns = apart_ns - i128::from(ahead_ns);
     let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
     if elapsed_ns < 0 {
         let by_ns = u64::try_from(-elapsed_ns).unwrap_or(u64::MAX);

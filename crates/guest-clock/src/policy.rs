@@ -82,6 +82,15 @@ pub struct WallClocks {
     pub at_most_ns: u64,
 }
 
+impl WallClocks {
+    /// The pause by the source's wall clock, of wall clocks that are so far apart; `None` where the known
+    /// difference is not trusted.
+    pub(crate) fn pause_ns(self, apart_ns: i128) -> Option<i128> {
+        let is_trusted = self.ahead_ns.unsigned_abs() <= self.at_most_ns;
+        is_trusted.then(|| apart_ns - i128::from(self.ahead_ns))
+    }
+}
+
 impl Default for WallClocks {
     /// Equal wall clocks, without a limit.
     fn default() -> Self {

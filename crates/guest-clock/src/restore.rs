@@ -20,7 +20,7 @@ use crate::error::{Errno, IoctlError, RestoreError};
 use crate::explanation::{Explanation, ForGuest, Reason};
 use crate::plan::{Plan, PlannedVcpu, SLEW_PPB};
 use crate::policy::Options;
-use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
+use crate::save::{cycles_to_ns, narrow, of, read_tsc, signed_ns};
 use crate::saved::Saved;
 use crate::written::Written;
 
@@ -284,7 +284,7 @@ impl Plan {
         }
         let elapsed_ns = i128::from(read.realtime_ns) - i128::from(self.anchor.realtime_ns);
         let planned = i128::from(self.clock_ns) + elapsed_ns.max(0);
-        clamp(i128::from(read.clock_ns) - planned)
+        Some(narrow(i128::from(read.clock_ns) - planned))
     }
 
     /// The same by the host's TSC, which cannot be stepped.
@@ -294,7 +294,7 @@ impl Plan {
         }
         let cycles = read.host_tsc.wrapping_sub(self.anchor.host_tsc) as i64;
         let planned = i128::from(self.clock_ns) + i128::from(signed_ns(cycles, self.host.tsc_khz));
-        clamp(i128::from(read.clock_ns) - planned)
+        Some(narrow(i128::from(read.clock_ns) - planned))
     }
 }
 
@@ -309,7 +309,7 @@ impl Plan {
             vmclock_counter: self.vcpus.first().map_or(0, |vcpu| vcpu.tsc_at_anchor),
             vmclock_utc_ns: self.anchor.realtime_ns,
             vmclock_max_error_ns: self.anchor.bound_ns.saturating_add(inexact_ns),
-            wall_clock_late_ns: clamp(late_ns).unwrap_or(0),
+            wall_clock_late_ns: narrow(late_ns),
         }
     }
 }
@@ -317,10 +317,6 @@ impl Plan {
 fn one_instant(read: &KvmClockData) -> bool {
     let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
     read.flags & needed == needed
-}
-
-fn clamp(ns: i128) -> Option<i64> {
-    Some(i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX }))
 }
 
 impl<'a> Progress<'a> {

@@ -181,6 +181,11 @@ pub(crate) fn signed_ns(cycles: i64, khz: u32) -> i64 {
     if cycles < 0 { -ns } else { ns }
 }
 
+/// A wider number: what is beyond the range is cut to its end.
+pub(crate) fn narrow(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
 fn save_vcpu<V: Vm, C: Vcpu>(
     vm: &V,
     host: &HostFacts,

@@ -95,6 +95,34 @@ fn the_bound_has_both_hosts_readings_in_it() {
 }
 
 #[test]
+fn a_known_difference_of_the_wall_clocks_is_taken_off_and_an_untrusted_one_refused() {
+    let source = host();
+    let vm = FakeArm64Vm::new(&source, 2);
+    vm.set_counter_offset(7).unwrap();
+    let saved = GuestClocks::save_arm64(&vm, Some(7)).unwrap();
+    source.pass(10 * SECOND);
+    source.step_wall_clock(5_000_000_000);
+    let stated = |policy, at_most_ns| Options::new(policy).wall_clocks(5_000_000_000, at_most_ns);
+    let done = saved.restore_arm64(&vm, stated(Policy::ELAPSED, 10 * SECOND));
+    let done = done.unwrap();
+    // The calls take microseconds.
+    assert!(done.advanced_ns.abs_diff(10 * SECOND) < 100_000, "{done:?}");
+    let guest = done.for_guest;
+    assert_eq!(guest.wall_clock_late_ns, 5_000_000_000);
+    assert_eq!(guest.vmclock_counter, done.count_at_anchor);
+    assert!(guest.vmclock_max_error_ns <= done.bound_ns, "{done:?}");
+    let refused = saved.restore_arm64(&vm, stated(Policy::ELAPSED, SECOND));
+    let expected = Arm64Error::WallClocksDiffer {
+        ahead_ns: 5_000_000_000,
+        at_most_ns: SECOND,
+    };
+    assert_eq!(refused, Err(expected));
+    // Stopped guest time needs no wall clock.
+    let stopped = saved.restore_arm64(&vm, stated(Policy::Stopped, SECOND));
+    assert!(stopped.unwrap().for_guest.wall_clock_late_ns >= 15_000_000_000);
+}
+
+#[test]
 fn refusals() {
     let source = host();
     let mut vm = FakeArm64Vm::new(&source, 2);
