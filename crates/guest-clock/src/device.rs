@@ -291,12 +291,17 @@ pub trait Vcpu {
         Self: Sized,
     {
         let _ = stopping;
-        let query = |(vcpu, device): (usize, &Self)| {
-            let khz = device.tsc_khz();
-            khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
-        };
-        vcpus.iter().enumerate().map(query).collect()
+        each_frequency(vcpus)
     }
+}
+
+/// The frequency of each vCPU in kHz, without a wait.
+pub(crate) fn each_frequency<C: Vcpu>(vcpus: &[C]) -> Result<Vec<u32>, NoAnswer> {
+    let query = |(vcpu, device): (usize, &C)| {
+        let khz = device.tsc_khz();
+        khz.map_err(|errno| NoAnswer::Failed { vcpu, errno })
+    };
+    vcpus.iter().enumerate().map(query).collect()
 }
 
 /// A vCPU did not report its frequency.

@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use guest_clock::capi::{COptions, CVm};
+
 /// Arguments of a strict compilation, by the name of a compiler.
 const COMPILERS: [(&str, &[&str]); 4] = [
     ("gcc", &["-std=c11"]),
@@ -77,18 +79,16 @@ fn programs_in_c_and_cpp_save_restore_and_are_refused() {
 /// A length that went below 0 in C: refused before the bytes are looked at.
 #[test]
 fn a_length_that_no_state_has_is_refused_unread() {
-    let (state, vcpu) = (0u8, 0);
+    let state = 0u8;
     let mut message = [0; 512];
-    // SAFETY: zeroes are a valid value of a structure of integers.
-    let mut options: guest_clock::capi::COptions = unsafe { std::mem::zeroed() };
+    // SAFETY: zeroes are a valid value of structures of integers and pointers.
+    let (vm, mut options): (CVm, COptions) = unsafe { std::mem::zeroed() };
     options.size = size_of_val(&options);
-    // SAFETY: a length above the most that a state may have is refused before `state` is read; the
-    // message has its 512 bytes.
+    // SAFETY: a length above the most that a state may have is refused before `state` or `vm` is read;
+    // the message has its 512 bytes.
     let status = unsafe {
         guest_clock::capi::guest_clock_restore(
-            0,
-            &vcpu,
-            1,
+            &vm,
             &state,
             usize::MAX,
             &options,

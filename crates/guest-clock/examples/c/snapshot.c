@@ -22,8 +22,9 @@ static void done(int status, const char *what)
 }
 
 /* A VM with vCPUs that never run. */
-static int create(int kvm, int vcpus[VCPUS])
+static struct guest_clock_vm create(int kvm, int vcpus[VCPUS])
 {
+	struct guest_clock_vm clocks;
 	int vm = ioctl(kvm, KVM_CREATE_VM, 0);
 
 	for (int i = 0; i < VCPUS; i++) {
@@ -43,13 +44,19 @@ static int create(int kvm, int vcpus[VCPUS])
 		}
 #endif
 	}
-	return vm;
+	memset(&clocks, 0, sizeof(clocks));
+	clocks.size = sizeof(clocks);
+	clocks.vm = vm;
+	clocks.vcpus = vcpus;
+	clocks.count = VCPUS;
+	return clocks;
 }
 
 int main(void)
 {
 	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
-	int vcpus[VCPUS], vm;
+	int vcpus[VCPUS];
+	struct guest_clock_vm vm;
 	uint8_t state[4096];
 	size_t length = sizeof(state);
 	char json[4096];
@@ -67,17 +74,17 @@ int main(void)
 
 	vm = create(kvm, vcpus);
 #ifdef __aarch64__
-	done(guest_clock_save_arm64(vm, vcpus, VCPUS, NULL, state, &length, message), "save");
+	done(guest_clock_save_arm64(&vm, NULL, state, &length, message), "save");
 #else
 	/* A VM that never ran has no master clock yet. */
 	struct kvm_clock_data clock;
 
 	memset(&clock, 0, sizeof(clock));
-	if (ioctl(vm, KVM_SET_CLOCK, &clock)) {
+	if (ioctl(vm.vm, KVM_SET_CLOCK, &clock)) {
 		perror("KVM_SET_CLOCK");
 		return 1;
 	}
-	done(guest_clock_save(vm, vcpus, VCPUS, 0, state, &length, message), "save");
+	done(guest_clock_save(&vm, state, &length, message), "save");
 #endif
 	printf("saved %zu bytes\n", length);
 
@@ -89,15 +96,13 @@ int main(void)
 	options.accept_inexact = 1;
 	memset(&explanation, 0, sizeof(explanation));
 	explanation.size = sizeof(explanation);
-	done(guest_clock_plan(vm, vcpus, VCPUS, state, length, &options, &explanation, message),
-	     "plan");
+	done(guest_clock_plan(&vm, state, length, &options, &explanation, message), "plan");
 	printf("planned: guest time advances by %llu ns\n",
 	       (unsigned long long)explanation.advanced_ns);
 
 	explanation.json = json;
 	explanation.json_bytes = sizeof(json);
-	done(guest_clock_restore(vm, vcpus, VCPUS, state, length, &options, &explanation, message),
-	     "restore");
+	done(guest_clock_restore(&vm, state, length, &options, &explanation, message), "restore");
 	printf("restored: %d vCPUs at %u kHz, guest time advanced by %llu ns, bound %llu ns\n%s\n",
 	       (int)explanation.vcpus, (unsigned)explanation.counter_khz,
 	       (unsigned long long)explanation.advanced_ns,

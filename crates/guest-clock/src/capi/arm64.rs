@@ -1,14 +1,16 @@
 //! arm64: the counter offset of the VM.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::BorrowedFd;
 
-use super::structures::{Explained, narrow};
-use super::{CExplanation, Failure, Mode, Status, borrow, finish, give};
+use super::structures::Explained;
+use super::vm::{CVm, Machine, Threads};
+use super::{CExplanation, Failure, Mode, Status, finish, give};
 use crate::arm64::{Arm64Error, Arm64Vm};
+use crate::device::Bracket;
+use crate::error::Errno;
 use crate::kvm::KvmArm64Vm;
 use crate::policy::Options;
-use crate::save::GuestClocks;
+use crate::save::{GuestClocks, narrow};
 use crate::saved::{Saved, State};
 
 /// Nothing is kept on arm64: neither a device nor a VM.
@@ -16,14 +18,50 @@ pub(super) fn init() -> Result<(), Failure> {
     Ok(())
 }
 
+/// A VM by its descriptors. The ioctl of a vCPU is made in its thread, where the program has named the way
+/// there.
+struct CArm64Vm<'a> {
+    raw: KvmArm64Vm<'a>,
+    threads: Threads,
+}
+
+impl<'a> CArm64Vm<'a> {
+    fn new(machine: Machine<'a>) -> Self {
+        Self {
+            raw: KvmArm64Vm::new(machine.vm, machine.vcpus),
+            threads: machine.threads,
+        }
+    }
+}
+
+impl Arm64Vm for CArm64Vm<'_> {
+    fn counter_hz(&self) -> u32 {
+        self.raw.counter_hz()
+    }
+    fn bracket(&self) -> Bracket {
+        self.raw.bracket()
+    }
+    fn guest_counter(&self) -> Result<u64, Errno> {
+        self.threads.call(0, || self.raw.guest_counter())
+    }
+    fn has_counter_offset(&self) -> bool {
+        self.raw.has_counter_offset()
+    }
+    fn set_counter_offset(&self, offset: u64) -> Result<(), Errno> {
+        self.raw.set_counter_offset(offset)
+    }
+    fn vcpus(&self) -> u32 {
+        self.raw.vcpus()
+    }
+}
+
 pub(super) fn restore(
-    vm: BorrowedFd<'_>,
-    vcpus: Vec<BorrowedFd<'_>>,
+    machine: Machine<'_>,
     saved: &Saved,
     options: &Options,
     mode: Mode,
 ) -> Result<Explained, Failure> {
-    let vm = KvmArm64Vm::new(vm, vcpus);
+    let vm = CArm64Vm::new(machine);
     let plan = saved
         .plan_arm64(&vm, options)
         .map_err(|error| (Status::Refused, error.to_string()))?;
@@ -54,7 +92,7 @@ pub(super) fn restore(
             vcpus: vm.vcpus(),
             is_exact: (!is_measured).into(),
             master_clock: 1,
-            ..CExplanation::default()
+            ..CExplanation::default().for_guest(&explanation.for_guest)
         },
         json: super::json(&explanation),
     })
@@ -63,24 +101,23 @@ pub(super) fn restore(
 /// Saves the counter of a stopped guest; see the header.
 ///
 /// # Safety
-/// `vcpus` points to `count` open vCPU descriptors. `offset` is null or points to an integer, `buffer` to
-/// `*length` writable bytes, and `length` to an integer. `message` is null or points to 512 writable bytes.
+/// `vm` is that of [`guest_clock_restore`](super::guest_clock_restore). `offset` is null or points to an
+/// integer, `buffer` to `*length` writable bytes, and `length` to an integer. `message` is null or points to
+/// 512 writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_save_arm64(
-    vm: c_int,
-    vcpus: *const c_int,
-    count: usize,
+    vm: *const CVm,
     offset: *const u64,
     buffer: *mut u8,
     length: *mut usize,
     message: *mut c_char,
 ) -> c_int {
     let save = || {
-        // SAFETY: the caller vouches for the array and the descriptors.
-        let (vm, vcpus) = unsafe { borrow(vm, vcpus, count)? };
+        // SAFETY: the caller vouches for the structure and the descriptors.
+        let machine = unsafe { Machine::read(vm)? };
         // SAFETY: null or an integer of the caller's. Needed: C's integer is a pointer.
         let offset = unsafe { offset.as_ref() }.copied();
-        let saved = GuestClocks::save_arm64(&KvmArm64Vm::new(vm, vcpus), offset);
+        let saved = GuestClocks::save_arm64(&CArm64Vm::new(machine), offset);
         let saved = saved.map_err(|error| (Status::Save, error.to_string()))?;
         // SAFETY: the caller vouches for the buffer and its length.
         unsafe { give(&saved, buffer, length) }

@@ -5,6 +5,16 @@
 //! States travel as bytes of the compact binary form, so that nothing of Rust's is on C's side.
 //! Functions return 0 or a negative [status](Status); the message of what went wrong, with every
 //! operand, goes to the caller's buffer.
+//!
+//! ```
+//! use std::ffi::CStr;
+//! use guest_clock::capi::{guest_clock_state_version, guest_clock_version};
+//!
+//! // SAFETY: the text ends with 0 and is never freed.
+//! let version = unsafe { CStr::from_ptr(guest_clock_version()) };
+//! println!("{}, states of version {}", version.to_str()?, guest_clock_state_version());
+//! # Ok::<(), std::str::Utf8Error>(())
+//! ```
 
 #[cfg(target_arch = "aarch64")]
 #[path = "arm64.rs"]
@@ -12,21 +22,25 @@ mod guest;
 #[cfg(target_arch = "x86_64")]
 #[path = "x86.rs"]
 mod guest;
+mod import;
 mod structures;
+mod vm;
 mod words;
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::LoadError;
 use crate::saved::{MAX_BYTES, Saved};
 use structures::{check, explain};
+use vm::Machine;
 use words::in_c;
 
 pub use guest::*;
+pub use import::{CByValue, CValues, guest_clock_import};
 pub use structures::{CExplanation, COptions};
+pub use vm::{CVm, OnVcpu, Work};
 
 /// What a function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,33 +105,6 @@ fn fault(panic: &(dyn Any + Send)) -> String {
 
 fn argument(text: &str) -> Failure {
     (Status::Argument, text.to_owned())
-}
-
-/// The caller's descriptors: the VM's, and those of its vCPUs.
-///
-/// # Safety
-/// `fds` points to `count` descriptors that stay open for `'a`, and so does `vm`.
-unsafe fn borrow<'a>(
-    vm: c_int,
-    fds: *const c_int,
-    count: usize,
-) -> Result<(BorrowedFd<'a>, Vec<BorrowedFd<'a>>), Failure> {
-    if fds.is_null() || count == 0 || count > crate::MAX_VCPUS || vm < 0 {
-        return Err(argument(
-            "give the VM's descriptor and those of 1 to 4096 vCPUs",
-        ));
-    }
-    // SAFETY: the caller vouches for `count` readable integers. Needed: C's array is a pointer.
-    let fds = unsafe { std::slice::from_raw_parts(fds, count) };
-    if fds.iter().any(|fd| *fd < 0) {
-        return Err(argument("a vCPU's descriptor is negative"));
-    }
-    // SAFETY: not -1, and the caller vouches that they stay open. Needed: C has no borrows.
-    let borrowed = unsafe {
-        let vcpus = fds.iter().map(|fd| BorrowedFd::borrow_raw(*fd));
-        (BorrowedFd::borrow_raw(vm), vcpus.collect())
-    };
-    Ok(borrowed)
 }
 
 /// Hands a state to the caller, or the length that it needs.
@@ -200,9 +187,7 @@ enum Mode {
 /// As [`guest_clock_restore`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_plan(
-    vm: c_int,
-    vcpus: *const c_int,
-    count: usize,
+    vm: *const CVm,
     state: *const u8,
     length: usize,
     options: *const COptions,
@@ -210,29 +195,21 @@ pub unsafe extern "C" fn guest_clock_plan(
     message: *mut c_char,
 ) -> c_int {
     // SAFETY: the caller vouches for all.
-    let plan = || unsafe {
-        let options = COptions::read(options)?;
-        check(explanation)?;
-        let saved = load(state, length)?;
-        let (vm, vcpus) = borrow(vm, vcpus, count)?;
-        let explained = guest::restore(vm, vcpus, &saved, &options, Mode::Plan)?;
-        explain(explanation, explained);
-        Ok(())
-    };
+    let plan = || unsafe { restore(vm, state, length, options, explanation, Mode::Plan) };
     finish(plan, message)
 }
 
 /// Restores clocks into a VM that has not run yet; see the header.
 ///
 /// # Safety
-/// `vcpus` points to `count` open vCPU descriptors, `state` to `length` readable bytes, `options` to as many
-/// as its size says. `explanation` is null or points to as many writable bytes as its size says. Its `json`
-/// is null or points to `json_bytes` writable bytes. `message` is null or points to 512 writable bytes.
+/// `vm` points to as many readable bytes as its size says, and its `vcpus` to `count` open vCPU descriptors.
+/// Its `on_vcpu` is null or keeps what the header says. `state` points to `length` readable bytes, `options`
+/// to as many as its size says. `explanation` is null or points to as many writable bytes as its size says.
+/// Its `json` is null or points to `json_bytes` writable bytes. `message` is null or points to 512 writable
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_restore(
-    vm: c_int,
-    vcpus: *const c_int,
-    count: usize,
+    vm: *const CVm,
     state: *const u8,
     length: usize,
     options: *const COptions,
@@ -240,16 +217,33 @@ pub unsafe extern "C" fn guest_clock_restore(
     message: *mut c_char,
 ) -> c_int {
     // SAFETY: the caller vouches for all.
-    let restore = || unsafe {
+    let restore = || unsafe { restore(vm, state, length, options, explanation, Mode::Restore) };
+    finish(restore, message)
+}
+
+/// # Safety
+/// As [`guest_clock_restore`].
+unsafe fn restore(
+    vm: *const CVm,
+    state: *const u8,
+    length: usize,
+    options: *const COptions,
+    explanation: *mut CExplanation,
+    mode: Mode,
+) -> Result<(), Failure> {
+    // SAFETY: the caller vouches for all.
+    unsafe {
         let options = COptions::read(options)?;
         check(explanation)?;
         let saved = load(state, length)?;
-        let (vm, vcpus) = borrow(vm, vcpus, count)?;
-        let explained = guest::restore(vm, vcpus, &saved, &options, Mode::Restore)?;
-        explain(explanation, explained);
-        Ok(())
-    };
-    finish(restore, message)
+        let machine = Machine::read(vm)?;
+        let options = options.stopping(machine.stopping);
+        explain(
+            explanation,
+            guest::restore(machine, &saved, &options, mode)?,
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

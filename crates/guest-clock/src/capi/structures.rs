@@ -4,10 +4,9 @@
 //! library knows: they must be 0. So a library never ignores an option silently.
 
 use std::ffi::{c_char, c_int};
-use std::time::Duration;
 
 use super::{Failure, argument};
-use crate::device::Stopping;
+use crate::explanation::ForGuest;
 use crate::policy::{Options, Policy, Unequal};
 
 /// `struct guest_clock_options`.
@@ -22,8 +21,8 @@ pub struct COptions {
     pub unequal: c_int,
     /// Not 0: with a bound where exactness cannot be had.
     pub accept_inexact: c_int,
-    /// How long vCPUs that leave `KVM_RUN` are waited for, in ms; 0: all are stopped.
-    pub patience_ms: u32,
+    /// [`Uncertainty::frequency_error_ppb`](crate::arithmetic::Uncertainty::frequency_error_ppb).
+    pub frequency_error_ppb: u32,
     /// The policy's limit, in ns.
     pub limit_ns: u64,
     /// [`Uncertainty::realtime_skew_ns`](crate::arithmetic::Uncertainty::realtime_skew_ns).
@@ -34,37 +33,43 @@ pub struct COptions {
     pub wall_clocks_ahead_ns: i64,
     /// [`WallClocks::at_most_ns`](crate::WallClocks::at_most_ns); 0: no limit.
     pub wall_clocks_at_most_ns: u64,
-    /// [`Uncertainty::frequency_error_ppb`](crate::arithmetic::Uncertainty::frequency_error_ppb).
-    pub frequency_error_ppb: u32,
-    /// 0.
-    pub reserved: u32,
+}
+
+/// Reads a structure of the caller's.
+///
+/// # Safety
+/// `pointer` is null or points to a structure of integers and pointers. It begins with its size, which is
+/// how many bytes are readable.
+pub(super) unsafe fn read<T: Copy>(name: &str, pointer: *const T) -> Result<T, Failure> {
+    if pointer.is_null() {
+        return Err(argument(&format!("{name} is a null pointer")));
+    }
+    // SAFETY: not null, and the caller vouches for the size. Needed: C's structure is a pointer.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    check_size(name, size, size_of::<T>())?;
+    let trailing = size - size_of::<T>();
+    // SAFETY: the caller vouches for `size` bytes, which are the structure and `trailing`. Any bytes are
+    // valid integers. Needed: as above.
+    let (caller, rest) = unsafe {
+        let rest = pointer.add(1).cast::<u8>();
+        (pointer.read(), std::slice::from_raw_parts(rest, trailing))
+    };
+    if rest.iter().any(|byte| *byte != 0) {
+        return Err(argument(&format!(
+            "{name} has a field that this version does not know: set what is not named to 0"
+        )));
+    }
+    Ok(caller)
 }
 
 impl COptions {
     /// Reads the caller's structure.
     ///
     /// # Safety
-    /// `options` is null or points to a `size_t` and to as many readable bytes as that says.
+    /// As [`read`].
     pub(super) unsafe fn read(options: *const Self) -> Result<Options, Failure> {
-        if options.is_null() {
-            return Err(argument("options is a null pointer"));
-        }
-        // SAFETY: not null, and the caller vouches for the size. Needed: C's structure is a pointer.
-        let size = unsafe { options.cast::<usize>().read() };
-        check_size("options", size, size_of::<Self>())?;
-        let trailing = size - size_of::<Self>();
-        // SAFETY: the caller vouches for `size` bytes, which are the structure and `trailing`. Any bytes are
-        // valid integers. Needed: as above.
-        let (caller, rest) = unsafe {
-            let rest = options.add(1).cast::<u8>();
-            (options.read(), std::slice::from_raw_parts(rest, trailing))
-        };
-        if caller.reserved != 0 || rest.iter().any(|byte| *byte != 0) {
-            return Err(argument(
-                "options has a field that this version does not know: set what is not named to 0",
-            ));
-        }
-        caller.options()
+        // SAFETY: the caller vouches for it.
+        unsafe { read("options", options)? }.options()
     }
 
     fn options(&self) -> Result<Options, Failure> {
@@ -93,9 +98,7 @@ impl COptions {
                 ));
             }
         };
-        let mut options = Options::new(policy)
-            .unequal(unequal)
-            .stopping(stopping(self.patience_ms));
+        let mut options = Options::new(policy).unequal(unequal);
         if self.accept_inexact != 0 {
             options = options.accept_inexact();
         }
@@ -108,13 +111,6 @@ impl COptions {
         options.uncertainty.master_clock_age_ns = self.master_clock_age_ns;
         options.uncertainty.frequency_error_ppb = self.frequency_error_ppb;
         Ok(options)
-    }
-}
-
-pub(super) fn stopping(patience_ms: u32) -> Stopping {
-    match patience_ms {
-        0 => Stopping::Done,
-        ms => Stopping::Within(Duration::from_millis(ms.into())),
     }
 }
 
@@ -168,6 +164,30 @@ pub struct CExplanation {
     pub is_exact: c_int,
     /// 1: KVM's master clock is on. A plan takes it for on.
     pub master_clock: c_int,
+    /// [`ForGuest::vmclock_counter`].
+    pub vmclock_counter: u64,
+    /// [`ForGuest::vmclock_utc_ns`].
+    pub vmclock_utc_ns: u64,
+    /// [`ForGuest::vmclock_max_error_ns`].
+    pub vmclock_max_error_ns: u64,
+    /// [`ForGuest::wall_clock_late_ns`].
+    pub wall_clock_late_ns: i64,
+    /// [`ForGuest::notified_vcpus`].
+    pub notified_vcpus: u64,
+}
+
+impl CExplanation {
+    /// With what the guest needs in addition to its clocks.
+    pub(super) fn for_guest(self, guest: &ForGuest) -> Self {
+        Self {
+            vmclock_counter: guest.vmclock_counter,
+            vmclock_utc_ns: guest.vmclock_utc_ns,
+            vmclock_max_error_ns: guest.vmclock_max_error_ns,
+            wall_clock_late_ns: guest.wall_clock_late_ns,
+            notified_vcpus: guest.notified_vcpus as u64,
+            ..self
+        }
+    }
 }
 
 /// An [`CExplanation`]'s values, and its document.
@@ -243,13 +263,13 @@ impl Default for CExplanation {
             vcpus: 0,
             is_exact: 0,
             master_clock: 0,
+            vmclock_counter: 0,
+            vmclock_utc_ns: 0,
+            vmclock_max_error_ns: 0,
+            wall_clock_late_ns: 0,
+            notified_vcpus: 0,
         }
     }
-}
-
-/// A wider number as C has it: what is beyond its range is cut to its end.
-pub(super) fn narrow(ns: i128) -> i64 {
-    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 #[cfg(test)]
@@ -262,14 +282,12 @@ mod tests {
             policy: 0,
             unequal: 0,
             accept_inexact: 0,
-            patience_ms: 0,
+            frequency_error_ppb: 0,
             limit_ns: 0,
             realtime_skew_ns: 0,
             master_clock_age_ns: 0,
             wall_clocks_ahead_ns: 0,
             wall_clocks_at_most_ns: 0,
-            frequency_error_ppb: 0,
-            reserved: 0,
         }
     }
 
@@ -297,7 +315,6 @@ mod tests {
             policy: 2,
             unequal: 3,
             accept_inexact: 1,
-            patience_ms: 5,
             limit_ns: 7,
             realtime_skew_ns: 8,
             master_clock_age_ns: 9,
@@ -310,7 +327,6 @@ mod tests {
         assert_eq!(options.policy, Policy::AtMost { max_ns: 7 });
         assert_eq!(options.unequal, Unequal::Keep);
         assert_eq!(options.inexact, crate::Inexact::Accept);
-        assert_eq!(options.stopping, Stopping::Within(Duration::from_millis(5)));
         let clocks = options.wall_clocks;
         assert_eq!((clocks.ahead_ns, clocks.at_most_ns), (-11, 12));
         let known = options.uncertainty;

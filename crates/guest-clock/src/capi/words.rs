@@ -1,7 +1,7 @@
 //! Messages in C's words: what the library's texts call by Rust's names has others in the header.
 
 /// Names in texts of this crate, and in `guest_clock.h`.
-const WORDS: [(&str, &str); 13] = [
+const WORDS: [(&str, &str); 14] = [
     ("Policy::Stopped", "GUEST_CLOCK_STOPPED"),
     ("Policy::Elapsed", "GUEST_CLOCK_ELAPSED"),
     ("Policy::AtMost", "GUEST_CLOCK_AT_MOST"),
@@ -15,6 +15,7 @@ const WORDS: [(&str, &str); 13] = [
     ("allow more", "raise limit_ns"),
     ("trust more", "raise wall_clocks_at_most_ns"),
     ("Equalize::within", "at_most_ns"),
+    ("taken_realtime_ns", "realtime_ns"),
 ];
 
 /// A text of the library, for C.

@@ -1,16 +1,18 @@
 //! x86: kvmclock and TSCs.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 
-use super::structures::{Explained, narrow, stopping};
-use super::{CExplanation, Failure, Mode, Status, borrow, finish, give};
+use super::structures::Explained;
+use super::vm::{CVm, Machine, Threads};
+use super::{CExplanation, Failure, Mode, Status, finish, give};
+use crate::device::{MsrValue, NoAnswer, Stopping, Vcpu, VcpuIdentity, each_frequency};
 use crate::equalize::Equalize;
-use crate::error::{EqualizeError, RestoreError};
+use crate::error::{EqualizeError, Errno, RestoreError};
 use crate::explanation::Explanation;
 use crate::kvm::{RawVcpu, RawVm, host};
 use crate::policy::Options;
-use crate::save::GuestClocks;
+use crate::save::{GuestClocks, narrow};
 use crate::saved::Saved;
 
 pub(super) fn init() -> Result<(), Failure> {
@@ -20,19 +22,81 @@ pub(super) fn init() -> Result<(), Failure> {
     Ok(())
 }
 
-fn raw<'a>(vm: BorrowedFd<'a>, vcpus: Vec<BorrowedFd<'a>>) -> (RawVm<'a>, Vec<RawVcpu<'a>>) {
-    let vcpus = vcpus.into_iter().map(RawVcpu::new);
-    (RawVm::new(vm), vcpus.collect())
+/// A vCPU by its descriptor. Its ioctls are made in its thread, where the program has named the way there.
+struct CVcpu<'a> {
+    raw: RawVcpu<'a>,
+    position: usize,
+    threads: Threads,
+}
+
+impl CVcpu<'_> {
+    fn call<T>(&self, act: impl FnOnce(&dyn Vcpu) -> Result<T, Errno>) -> Result<T, Errno> {
+        self.threads.call(self.position, || act(&self.raw))
+    }
+}
+
+impl Vcpu for CVcpu<'_> {
+    fn tsc_offset(&self) -> Result<u64, Errno> {
+        self.call(|vcpu| vcpu.tsc_offset())
+    }
+    fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno> {
+        self.call(|vcpu| vcpu.set_tsc_offset(offset))
+    }
+    fn tsc_khz(&self) -> Result<u32, Errno> {
+        self.call(|vcpu| vcpu.tsc_khz())
+    }
+    fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno> {
+        self.call(|vcpu| vcpu.set_tsc_khz(khz))
+    }
+    fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
+        self.call(|vcpu| vcpu.msr(index))
+    }
+    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
+        self.call(|vcpu| vcpu.two_msrs(indices))
+    }
+    fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
+        self.call(|vcpu| vcpu.set_msr(index, value))
+    }
+    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
+        self.call(|vcpu| vcpu.set_two_msrs(registers))
+    }
+    fn kvmclock_ctrl(&self) -> Result<(), Errno> {
+        self.call(|vcpu| vcpu.kvmclock_ctrl())
+    }
+    fn descriptor(&self) -> Option<RawFd> {
+        self.raw.descriptor()
+    }
+    fn identity(&self) -> Option<VcpuIdentity> {
+        self.raw.identity()
+    }
+    fn frequencies(vcpus: &[Self], stopping: Stopping) -> Result<Vec<u32>, NoAnswer> {
+        match vcpus.first() {
+            Some(first) if !first.threads.make_calls() => {
+                let raw: Vec<_> = vcpus.iter().map(|vcpu| vcpu.raw).collect();
+                RawVcpu::frequencies(&raw, stopping)
+            }
+            _ => each_frequency(vcpus),
+        }
+    }
+}
+
+fn devices<'a>(machine: &Machine<'a>) -> (RawVm<'a>, Vec<CVcpu<'a>>) {
+    let vcpus = machine.vcpus.iter().enumerate();
+    let vcpus = vcpus.map(|(position, fd)| CVcpu {
+        raw: RawVcpu::new(*fd),
+        position,
+        threads: machine.threads,
+    });
+    (RawVm::new(machine.vm), vcpus.collect())
 }
 
 pub(super) fn restore(
-    vm: BorrowedFd<'_>,
-    vcpus: Vec<BorrowedFd<'_>>,
+    machine: Machine<'_>,
     saved: &Saved,
     options: &Options,
     mode: Mode,
 ) -> Result<Explained, Failure> {
-    let (vm, vcpus) = raw(vm, vcpus);
+    let (vm, vcpus) = devices(&machine);
     let refused = |error: &dyn std::fmt::Display| (Status::Refused, error.to_string());
     let plan = saved
         .plan(&vm, &vcpus, options)
@@ -66,7 +130,7 @@ fn explained(explanation: &Explanation) -> Explained {
             vcpus: u32::try_from(explanation.vcpus.len()).unwrap_or(u32::MAX),
             is_exact: explanation.is_exact().into(),
             master_clock: explanation.master_clock.into(),
-            ..CExplanation::default()
+            ..CExplanation::default().for_guest(&explanation.for_guest)
         },
         json: super::json(explanation),
     }
@@ -75,23 +139,20 @@ fn explained(explanation: &Explanation) -> Explained {
 /// Saves the clocks of a stopped guest; see the header.
 ///
 /// # Safety
-/// `vcpus` points to `count` open vCPU descriptors, `buffer` to `*length` writable bytes, and `length`
-/// to an integer. `message` is null or points to 512 writable bytes.
+/// `vm` is that of [`guest_clock_restore`](super::guest_clock_restore). `buffer` points to `*length` writable
+/// bytes, and `length` to an integer. `message` is null or points to 512 writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_save(
-    vm: c_int,
-    vcpus: *const c_int,
-    count: usize,
-    patience_ms: u32,
+    vm: *const CVm,
     buffer: *mut u8,
     length: *mut usize,
     message: *mut c_char,
 ) -> c_int {
     let save = || {
-        // SAFETY: the caller vouches for the array and the descriptors.
-        let (vm, vcpus) = unsafe { borrow(vm, vcpus, count)? };
-        let (vm, vcpus) = raw(vm, vcpus);
-        let saved = GuestClocks::save_with(&vm, &vcpus, stopping(patience_ms));
+        // SAFETY: the caller vouches for the structure and the descriptors.
+        let machine = unsafe { Machine::read(vm)? };
+        let (vm, vcpus) = devices(&machine);
+        let saved = GuestClocks::save_with(&vm, &vcpus, machine.stopping);
         let saved = saved.map_err(|error| (Status::Save, error.to_string()))?;
         // SAFETY: the caller vouches for the buffer and its length.
         unsafe { give(&saved, buffer, length) }
@@ -102,23 +163,20 @@ pub unsafe extern "C" fn guest_clock_save(
 /// Makes the TSCs of a guest equal that was restored by value; see the header.
 ///
 /// # Safety
-/// `vcpus` points to `count` open vCPU descriptors. `bound_ns` is null or points to an integer, and `message`
-/// is null or points to 512 writable bytes.
+/// `vm` is that of [`guest_clock_restore`](super::guest_clock_restore). `bound_ns` is null or points to an
+/// integer, and `message` is null or points to 512 writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guest_clock_equalize(
-    vm: c_int,
-    vcpus: *const c_int,
-    count: usize,
-    patience_ms: u32,
+    vm: *const CVm,
     at_most_ns: u64,
     bound_ns: *mut u64,
     message: *mut c_char,
 ) -> c_int {
     let equalize = || {
-        // SAFETY: the caller vouches for the array and the descriptors.
-        let (vm, vcpus) = unsafe { borrow(vm, vcpus, count)? };
-        let (vm, vcpus) = raw(vm, vcpus);
-        let options = Equalize::within(at_most_ns).stopping(stopping(patience_ms));
+        // SAFETY: the caller vouches for the structure and the descriptors.
+        let machine = unsafe { Machine::read(vm)? };
+        let (vm, vcpus) = devices(&machine);
+        let options = Equalize::within(at_most_ns).stopping(machine.stopping);
         let equal = GuestClocks::equalize(&vm, &vcpus, options).map_err(|error| {
             let status = match error {
                 EqualizeError::Partial { .. } => Status::Partial,
