@@ -38,6 +38,7 @@ fn hint(errno: Errno) -> &'static str {
     match errno.0 {
         libc::EIO => " (the VM belongs to another process: call from the one that created it)",
         libc::EBUSY => " (a vCPU ioctl is in flight: stop all vCPUs first)",
+        libc::EMFILE => " (no descriptor left: raise the limit, `ulimit -n`)",
         libc::EBADF => " (not an open file: pass the VM's and vCPUs' own descriptors)",
         libc::ENOTTY => " (not a descriptor of KVM, or a kernel without this call)",
         _ => "",

@@ -1,8 +1,10 @@
 //! What the kernel's own selftests check of the counter offset, and more, against arm64's KVM.
 
 mod drift;
+pub mod limits;
 
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
+use guest_clock::device::Stopping;
 use guest_clock::guest::{Guest, GuestError};
 use guest_clock::kvm::{KvmArm64Vm, count, counter_hz};
 use guest_clock::{GuestClocks, HostError, Options, Policy, Saved};
@@ -16,7 +18,7 @@ pub type Outcome = Result<(), String>;
 pub type Case = (&'static str, fn() -> Outcome);
 
 /// Every case.
-pub const ALL: [Case; 7] = [
+pub const ALL: [Case; 9] = [
     (
         "system_counter_offset_test: both counters lie between two of the host's",
         offset_test,
@@ -33,10 +35,29 @@ pub const ALL: [Case; 7] = [
         chain,
     ),
     (
+        "under a filter that kills on clone and on other ioctls",
+        limits::jail,
+    ),
+    ("a forked child is refused", limits::forked),
+    (
         "a guest's readings of its counters, native and trapped",
         reads,
     ),
 ];
+
+/// System calls of a save and a restore (docs/guest-clocks-c.md).
+const CALLS: [libc::c_long; 3] = [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_brk];
+/// Their ioctls: `KVM_CHECK_EXTENSION`, `KVM_GET_ONE_REG`, `KVM_ARM_SET_COUNTER_OFFSET`.
+const IOCTLS: [u32; 3] = [0xae03, 0x4010_aeab, 0x4010_aeb5];
+
+/// Saves a stopped guest, and restores into a VM that has not run.
+fn save_and_restore(source: &Guest, target: &Guest, _: Stopping) -> Outcome {
+    let saved = GuestClocks::save_arm64(&raw(source), None);
+    let saved = saved.map_err(|error| error.to_string())?;
+    let options = Options::new(Policy::ELAPSED).accept_inexact();
+    let done = saved.restore_arm64(&raw(target), options);
+    done.map(|_| ()).map_err(|error| error.to_string())
+}
 
 const SECOND: u64 = 1_000_000_000;
 

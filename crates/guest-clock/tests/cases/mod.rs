@@ -2,7 +2,9 @@
 
 mod chain;
 mod deadline;
+mod descriptors;
 mod drift;
+pub mod limits;
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,7 +31,7 @@ pub type Outcome = Result<(), String>;
 pub type Case = (&'static str, fn() -> Outcome);
 
 /// Every case.
-pub const ALL: [Case; 20] = [
+pub const ALL: [Case; 23] = [
     (
         "descriptors that were not to be had for the first call are there for the next",
         first_failure,
@@ -84,6 +86,15 @@ pub const ALL: [Case; 20] = [
         wrong_vcpus,
     ),
     (
+        "under a filter that kills on clone and on other ioctls",
+        limits::jail,
+    ),
+    (
+        "no descriptor left, at each place: an error and none kept",
+        descriptors::run_out,
+    ),
+    ("a forked child is refused", limits::forked),
+    (
         "restores in a row: no step back, vCPUs equal, no drift",
         chain::chain,
     ),
@@ -93,6 +104,49 @@ pub const ALL: [Case; 20] = [
         model_agrees,
     ),
 ];
+
+/// System calls of a save and a restore, without threads (docs/guest-clocks-c.md).
+const CALLS: [libc::c_long; 10] = [
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_brk,
+    libc::SYS_openat,
+    libc::SYS_getdents64,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_fcntl,
+    libc::SYS_readlink,
+    libc::SYS_close,
+];
+/// Their ioctls: `KVM_GET_CLOCK`, `_SET_CLOCK`, `_GET_TSC_KHZ`, `_SET_TSC_KHZ`, `_GET_MSRS`, `_SET_MSRS`,
+/// `_GET_DEVICE_ATTR`, `_SET_DEVICE_ATTR`, `KVM_KVMCLOCK_CTRL`.
+const IOCTLS: [u32; 9] = [
+    0x8030_ae7c,
+    0x4030_ae7b,
+    0xaea3,
+    0xaea2,
+    0xc008_ae88,
+    0x4008_ae89,
+    0x4018_aee2,
+    0x4018_aee1,
+    0xaead,
+];
+
+/// Saves a stopped guest, and restores into a VM that has not run.
+fn save_and_restore(source: &Guest, target: &Guest, stopping: Stopping) -> Outcome {
+    let raw = |vcpus: &[kvm_ioctls::VcpuFd]| -> Vec<RawVcpu<'static>> {
+        let raw = |vcpu: &kvm_ioctls::VcpuFd| {
+            // SAFETY: both guests live to the end of this function.
+            RawVcpu::new(unsafe { BorrowedFd::borrow_raw(vcpu.as_raw_fd()) })
+        };
+        vcpus.iter().map(raw).collect()
+    };
+    let saved = GuestClocks::save_with(&source.vm, &raw(&source.vcpus), stopping);
+    let saved = saved.map_err(|error| error.to_string())?;
+    let options = Options::new(Policy::ELAPSED).stopping(stopping);
+    let done = saved.restore(&target.vm, &raw(&target.vcpus), options);
+    done.map(|_| ()).map_err(|error| error.to_string())
+}
 
 fn guest(vcpus: usize) -> Result<Guest, String> {
     match host() {
@@ -331,7 +385,8 @@ fn busy() -> Outcome {
         // SAFETY: the guest, and so its descriptors, outlive the scope. Needed: `run` has the
         // guest borrowed, which is what raw descriptors can get around.
         let (vm, vcpu) = unsafe { (BorrowedFd::borrow_raw(vm), BorrowedFd::borrow_raw(vcpu)) };
-        let saved = GuestClocks::save(&RawVm::new(vm), &[RawVcpu::new(vcpu)]);
+        let within = Stopping::Within(Duration::from_millis(100));
+        let saved = GuestClocks::save_with(&RawVm::new(vm), &[RawVcpu::new(vcpu)], within);
         let still_running = !runs.is_finished();
         runs.join().unwrap().unwrap();
         if !still_running {
@@ -340,10 +395,6 @@ fn busy() -> Outcome {
         assert_eq!(saved, Err(SaveError::Busy { vcpu: 0 }));
         Ok(())
     })
-}
-
-fn count(what: &str) -> usize {
-    std::fs::read_dir(what).unwrap().count()
 }
 
 fn busy_again() -> Outcome {
@@ -360,13 +411,12 @@ fn busy_again() -> Outcome {
     let done = std::thread::scope(|scope| {
         let runs = scope.spawn(|| guest.run(30_000));
         std::thread::sleep(Duration::from_millis(50));
-        let used = || [count("/proc/self/task"), count("/proc/self/fd")];
-        let before = used();
+        let before = descriptors::used();
         let tries = (0..20).map(|_| GuestClocks::save_with(&vm, &vcpu, within));
         let tries: Vec<_> = tries.collect();
         // A helper that was started too late to ask ends by itself.
         let more = || {
-            used()
+            descriptors::used()
                 .iter()
                 .zip(before)
                 .any(|(now, before)| *now > before + 1)
@@ -423,23 +473,9 @@ fn wrong_vcpus() -> Outcome {
 
 /// Must come first: what was found out is kept.
 fn first_failure() -> Outcome {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    let change = |limit: &libc::rlimit| {
-        // SAFETY: the kernel reads the structure, which lives over the call.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
-    };
-    // SAFETY: the kernel writes the structure, which is borrowed exclusively.
-    let got = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    assert_eq!(got, 0);
-    change(&libc::rlimit {
-        rlim_cur: 3,
-        ..limit
-    });
+    let earlier = descriptors::limit(3);
     let first = host().map(|_| ());
-    change(&limit);
+    descriptors::limit(earlier);
     let second = host().map(|_| ());
     if let Err(HostError::NoDevice | HostError::Permission) = second {
         return Err(second.unwrap_err().to_string());

@@ -1,0 +1,108 @@
+//! Limits of a VMM's process: a jail, a forked child.
+
+use std::process::Command;
+
+use guest_clock::device::Stopping;
+use guest_clock::guest::Guest;
+
+use super::{CALLS, IOCTLS, Outcome, guest, save_and_restore};
+
+/// The case that a process makes instead of all: a jail has no way back.
+const ALONE: &str = "GUEST_CLOCK_ALONE";
+
+/// The case of this process, if it is for one alone.
+pub fn alone() -> Option<Outcome> {
+    std::env::var_os(ALONE).map(|_| jailed())
+}
+
+/// What is saved and restored: a stopped guest, and a VM with its memory.
+pub fn pair() -> Result<[Guest; 2], String> {
+    let mut source = guest(2)?;
+    source.run(5).unwrap();
+    let target = Guest::with_memory(source.memory(), 2).unwrap();
+    Ok([source, target])
+}
+
+/// A process of its own saves and restores. Its filter kills it at any call and any ioctl that
+/// docs/guest-clocks-c.md does not name, `clone` among them.
+pub fn jail() -> Outcome {
+    pair()?;
+    let program = std::env::current_exe().unwrap();
+    let status = Command::new(program).env(ALONE, "jail").status().unwrap();
+    assert!(status.success(), "{status}");
+    Ok(())
+}
+
+fn jailed() -> Outcome {
+    let [source, target] = pair()?;
+    save_and_restore(&source, &target, Stopping::Done)?;
+    forbid_other_calls();
+    let done = save_and_restore(&source, &target, Stopping::Done);
+    let status = i32::from(done.is_err());
+    // SAFETY: it ends the process. Needed: destructors make calls that the filter forbids.
+    unsafe { libc::_exit(status) }
+}
+
+fn forbid_other_calls() {
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let word = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
+    let end = |action| statement(libc::BPF_RET | libc::BPF_K, action);
+    let equal = |value: u32, jt, jf| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt,
+        jf,
+        k: value,
+    };
+    let allow = |value: u32| [equal(value, 0, 1), end(libc::SECCOMP_RET_ALLOW)];
+    // `struct seccomp_data` begins with the call's number; its second argument is at byte 24.
+    let mut program = vec![word(0)];
+    let ends = [libc::SYS_exit_group, libc::SYS_clock_gettime];
+    let calls = CALLS.iter().chain(&ends).map(|call| *call as u32);
+    program.extend(calls.flat_map(allow));
+    program.push(equal(libc::SYS_ioctl as u32, 1, 0));
+    program.push(end(libc::SECCOMP_RET_KILL_PROCESS));
+    program.push(word(24));
+    program.extend(IOCTLS.into_iter().flat_map(allow));
+    program.push(end(libc::SECCOMP_RET_KILL_PROCESS));
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the kernel copies the program, which lives over the calls. Needed: there is no safe way to
+    // forbid oneself a call.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const filter,
+            ) == 0
+    };
+    assert!(set, "{}", std::io::Error::last_os_error());
+}
+
+/// KVM serves a VM to the process that created it: a forked child is refused, and named as the reason.
+pub fn forked() -> Outcome {
+    let [source, target] = pair()?;
+    // SAFETY: no other thread runs, so that the child may do what this process may. Needed: there is no safe
+    // way to fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = save_and_restore(&source, &target, Stopping::Done);
+        let is_named = refused.is_err_and(|error| error.contains("another process"));
+        // SAFETY: it ends the child. Needed: what the parent owns is not for the child to drop.
+        unsafe { libc::_exit(i32::from(!is_named)) }
+    }
+    assert!(child > 0, "{}", std::io::Error::last_os_error());
+    let mut status = -1;
+    // SAFETY: the kernel writes the status, which is borrowed exclusively. Needed: the child is no
+    // `std::process::Child`.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child was not refused");
+    save_and_restore(&source, &target, Stopping::Done)
+}
