@@ -3,6 +3,22 @@
 //! Times are integer nanoseconds of the trace's clock (`source.clock_unit` says when they are ticks
 //! instead). Percentages are floats computed at the very end. `null` means that the recording cannot
 //! say, which `findings` or `source.notes` explain; it never means zero.
+//!
+//! ```
+//! use stealtime_analysis::{Analysis, Options, answers};
+//! use stealtime_events::{NameId, Names};
+//!
+//! struct NoNames;
+//! impl Names for NoNames {
+//!     fn name(&self, _: NameId) -> &str {
+//!         ""
+//!     }
+//! }
+//!
+//! // Of no events at all: what they would have said is missing, not zero.
+//! let found: answers::Answers = Analysis::new(Options::default()).finish(&NoNames);
+//! assert!(found.vcpus.is_empty() && found.vms.is_empty());
+//! ```
 
 mod overview;
 

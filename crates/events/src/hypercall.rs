@@ -1,4 +1,11 @@
 //! Numbers of hypercalls (include/uapi/linux/kvm_para.h).
+//!
+//! ```
+//! use stealtime_events::hypercall::{KVM_HC_KICK_CPU, KVM_HC_SCHED_YIELD, KVM_HC_SEND_IPI};
+//!
+//! // A guest with paravirtual spinlocks asks for a kick (5), IPIs (10) and yields (11).
+//! assert_eq!([KVM_HC_KICK_CPU, KVM_HC_SEND_IPI, KVM_HC_SCHED_YIELD], [5, 10, 11]);
+//! ```
 
 /// A halted vCPU is to go on, the one with the APIC id in the second argument; KVM then does as for
 /// [`KVM_HC_SCHED_YIELD`].

@@ -1,4 +1,11 @@
 //! Host interrupts with a tracepoint pair of their own (`irq_vectors:*`, arch/x86).
+//!
+//! ```
+//! use stealtime_events::vector::{HostVector, linux};
+//!
+//! assert_eq!(HostVector::Reschedule.names().1, "reschedule_entry");
+//! assert_eq!(linux::POSTED_INTR, 0xf2);
+//! ```
 
 /// What a `NAME_entry`/`NAME_exit` pair of `irq_vectors` is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,4 +1,13 @@
 //! What this host's KVM offers to guests' clocks, tried out, and what that means.
+//!
+//! ```no_run
+//! let checkup = guest_clock::doctor::examine(false)?;
+//! println!("exact restores: {}", checkup.exact);
+//! for finding in &checkup.findings {
+//!     println!("{}: {}; {}", finding.what, finding.found, finding.meaning);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use kvm_bindings::{
     KVM_CAP_GET_TSC_KHZ, KVM_CAP_KVMCLOCK_CTRL, KVM_CAP_TSC_DEADLINE_TIMER, KVM_CAP_VCPU_ATTRIBUTES,

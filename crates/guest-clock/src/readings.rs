@@ -1,5 +1,15 @@
 //! A guest's readings of its counter one by one, native and trapped: average, standard deviation and
 //! 95th percentile. The series that added arm64's counter offset reports its own in this form.
+//!
+//! ```no_run
+//! use guest_clock::readings::{HEADING, readings};
+//!
+//! println!("{HEADING}");
+//! for reading in readings()? {
+//!     println!("{reading}");
+//! }
+//! # Ok::<(), guest_clock::guest::GuestError>(())
+//! ```
 
 use std::fmt;
 

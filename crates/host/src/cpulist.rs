@@ -1,4 +1,13 @@
 //! Lists of CPUs as the kernel writes them: `0-3,8`.
+//!
+//! ```
+//! use stealtime_host::cpulist::{format, parse};
+//!
+//! let cpus = parse("0-3,8").unwrap();
+//! assert_eq!(cpus.len(), 5);
+//! assert_eq!(format(&cpus), "0-3,8");
+//! assert_eq!(parse("3-0"), None);
+//! ```
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

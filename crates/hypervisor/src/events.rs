@@ -4,6 +4,25 @@
 //! nothing; a VMM implements the methods that it exports as statistics, a simulator those that it
 //! records. Methods take `&self`: a counter that several CPUs raise is an atomic, one of a single
 //! thread a `Cell`.
+//!
+//! ```
+//! use std::cell::Cell;
+//! use stealtime_hypervisor::events::Events;
+//!
+//! #[derive(Default)]
+//! struct Notified(Cell<u64>);
+//!
+//! impl Events for Notified {
+//!     fn post_notified(&self, _vector: u8) {
+//!         self.0.set(self.0.get() + 1);
+//!     }
+//! }
+//!
+//! let counted = Notified::default();
+//! counted.post_notified(0x31);
+//! counted.post_coalesced(0x31); // not counted: the default does nothing
+//! assert_eq!(counted.0.get(), 1);
+//! ```
 
 /// What the mechanisms of this crate count. Every method does nothing unless overridden.
 pub trait Events {

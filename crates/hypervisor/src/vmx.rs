@@ -12,6 +12,18 @@
 //! | [`counter`](crate::counter) | [`TSC`] | [`field::TSC_OFFSET`], [`field::TSC_MULTIPLIER`] | when offset or ratio change |
 //!
 //! Sources: Intel SDM vol. 3, "VM-execution control fields" and appendices A and B.
+//!
+//! ```
+//! use stealtime_hypervisor::vmx::{self, apic_page, exit_reason, field};
+//!
+//! // Controls of a vCPU with posted interrupts and the preemption timer.
+//! let controls = vmx::POSTING.and(vmx::PREEMPTION_TIMER);
+//! assert_eq!(controls.pin_based, 0b1100_0001);
+//! // What a hypervisor writes and reads around an entry.
+//! let written = [field::GUEST_INTERRUPT_STATUS, field::PREEMPTION_TIMER_VALUE];
+//! assert_eq!(written, [0x0810, 0x482e]);
+//! assert_eq!((exit_reason::PREEMPTION_TIMER, apic_page::TPR), (52, 0x80));
+//! ```
 
 /// Encodings of VMCS fields.
 pub mod field {

@@ -4,6 +4,19 @@
 //! ([`AtomicU64`]), a simulator on one thread ([`Cell<u64>`](Cell)) and an interleaving checker
 //! with words of its own run the same code. All shared state lies in such words: a checker sees
 //! each load, store, read-modify-write and fence.
+//!
+//! ```
+//! use std::cell::Cell;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use stealtime_hypervisor::word::AtomicWord;
+//!
+//! // The same lines for both.
+//! fn next<W: AtomicWord>(word: &W) -> u64 {
+//!     word.fetch_add(1, Ordering::Relaxed) + 1
+//! }
+//! assert_eq!(next(&AtomicU64::new(6)), 7);
+//! assert_eq!(next(&<Cell<u64> as AtomicWord>::new(6)), 7);
+//! ```
 
 use core::cell::Cell;
 use core::fmt::Debug;

@@ -1,4 +1,19 @@
 //! Reads a TOML file key by key. A key that no reader takes is a problem with its line.
+//!
+//! ```
+//! use stealtime_lab::document::{Notes, Table, parse};
+//!
+//! let text = "vcpus = 4\nvcpu = 2\n";
+//! let document = parse("guest.toml", text)?;
+//! let mut notes = Notes::default();
+//! let mut table = Table::new("", document.span(), document.get_ref(), &mut notes);
+//! assert_eq!(table.number("vcpus", 1..1024, &mut notes), Some(4));
+//! table.finish(&[], &mut notes);
+//! // A key that no reader has taken.
+//! let problems = notes.diagnostics("guest.toml", text);
+//! assert_eq!(problems.len(), 1);
+//! # Ok::<(), stealtime_lab::LoadError>(())
+//! ```
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,11 @@
 //! Suggestions for misspelt names.
+//!
+//! ```
+//! use stealtime_lab::spelling::suggestion;
+//!
+//! let known = ["kvm.halt_poll_ns", "kvm.ple_gap"];
+//! assert_eq!(suggestion("halt_poll_ns", &known), "did you mean `kvm.halt_poll_ns`?");
+//! ```
 
 /// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other.
 const ALIKE: f64 = 0.75;

@@ -1,4 +1,13 @@
 //! Numbers of things, one type for each kind, and tables indexed by them.
+//!
+//! ```
+//! use stealtime_simulator::ids::{CpuNr, Table};
+//!
+//! let mut table: Table<CpuNr, &str> = Table::default();
+//! let cpu = table.add("idle");
+//! table[cpu] = "busy";
+//! assert_eq!((cpu, table[cpu]), (CpuNr(0), "busy"));
+//! ```
 
 use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};

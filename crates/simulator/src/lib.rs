@@ -3,6 +3,36 @@
 //! `stealtime-hypervisor` makes the host's decisions, as in a real host. What happens is emitted as
 //! the events that traces of real hosts hold. A run is a pure function of its
 //! [`Config`](config::Config).
+//!
+//! ```
+//! use stealtime_simulator::config::{
+//!     Config, HostConfig, Knobs, RunConfig, Topology, VmConfig, WorkloadConfig,
+//! };
+//! use stealtime_simulator::{books, script, workload};
+//!
+//! assert!(workload::find("busy").is_some());
+//! let config = Config {
+//!     host: HostConfig::generic(Topology::flat(1)),
+//!     vms: vec![VmConfig {
+//!         name: "vm".to_owned(),
+//!         vcpus: 2,
+//!         workload: WorkloadConfig::named("busy"),
+//!         ..VmConfig::default()
+//!     }],
+//!     scripts: script::Scripts::default(),
+//!     knobs: Knobs::default(),
+//!     run: RunConfig { duration_ns: 10_000_000, ..RunConfig::default() },
+//! };
+//! // `()` takes the events and drops them.
+//! let outcome = stealtime_simulator::run(&config, &mut ())?;
+//! // Two vCPUs on one CPU: each nanosecond of a vCPU is in its books once.
+//! for vcpu in &outcome.vms[0].vcpus {
+//!     let books: books::TaskBooks = vcpu.task;
+//!     assert_eq!(books.total_ns(), 10_000_000);
+//!     assert!(books.wait_ns > 0);
+//! }
+//! # Ok::<(), stealtime_simulator::Fault>(())
+//! ```
 
 mod at;
 pub mod books;

@@ -1,4 +1,13 @@
 //! Conclusions from the names of threads: vCPUs, VMMs and the kernel's own threads.
+//!
+//! ```
+//! use stealtime_events::{Tid, VcpuId};
+//! use stealtime_track::names::{is_vmm_name, served_process, vcpu_in_name};
+//!
+//! assert_eq!(vcpu_in_name("CPU 3/KVM"), Some(VcpuId(3)));
+//! assert!(is_vmm_name("qemu-system-x86"));
+//! assert_eq!(served_process("vhost-1234"), Some(Tid(1234)));
+//! ```
 
 use stealtime_events::{Tid, VcpuId};
 

@@ -3,6 +3,28 @@
 //! A figure of a machine *without* a mechanism may be fitted, by a parameter that no publication
 //! gives. Figures *with* the mechanism are predicted. A figure that is off by more than the tolerance
 //! is shown with the reason.
+//!
+//! ```no_run
+//! use std::num::NonZeroUsize;
+//! use std::sync::atomic::AtomicBool;
+//! use stealtime_lab::simulate::Simulator;
+//! use stealtime_published::{Request, calibrate, chosen, html, reproduce, terminal};
+//! use stealtime_report::terminal::Style;
+//!
+//! let request = Request { quick: true, tolerance: 25.0, threads: NonZeroUsize::MIN };
+//! let stop = AtomicBool::new(false);
+//! let mut results = Vec::new();
+//! for result in chosen(&[])? {
+//!     results.push(reproduce(&Simulator, &result, request, &stop, &|| {})?);
+//! }
+//! let style = Style::new(false);
+//! println!("{}", terminal::render(&results, request.tolerance, style));
+//! html::page(&results, request.tolerance, true, "stealtime reproduce").write(std::io::stdout())?;
+//! // The fits of `calibrate::calibrate`.
+//! let fits: Vec<calibrate::Fit> = Vec::new();
+//! println!("{}", calibrate::terminal::render(&fits, style));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod calibrate;
 mod data;

@@ -1,4 +1,11 @@
 //! What reading a counter costs: native, through the kvmclock, in a guest, trapped.
+//!
+//! ```no_run
+//! // 64 vCPUs, saved and restored 100 times on /dev/kvm.
+//! println!("{}", guest_clock::bench::ioctls(64, 100)?);
+//! println!("{}", guest_clock::bench::costs()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fmt;
 use std::hint::black_box;

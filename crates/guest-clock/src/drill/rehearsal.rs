@@ -1,4 +1,14 @@
 //! Saved states of small guests of our own, and states of others restored into them.
+//!
+//! ```no_run
+//! use guest_clock::drill::rehearsal::{restore_into_own_guest, save_own_guest};
+//! use guest_clock::{Options, Policy};
+//!
+//! let saved = save_own_guest(2)?;
+//! let restored = restore_into_own_guest(&saved, &Options::new(Policy::ELAPSED))?;
+//! assert_eq!(restored.seen.tsc_back, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use serde::Serialize;
 

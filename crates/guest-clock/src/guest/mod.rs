@@ -1,4 +1,20 @@
 //! Small guests of our own on `/dev/kvm`, to see what a guest sees.
+//!
+//! ```no_run
+//! # #[cfg(target_arch = "x86_64")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use guest_clock::guest::{Guest, program};
+//!
+//! // Two vCPUs read both clocks 1000 times each, and look for steps back.
+//! let mut guest = Guest::new(2)?;
+//! guest.run(1000)?;
+//! assert_eq!(guest.seen().tsc_back, 0);
+//! assert!(guest.memory().read(program::LATEST_TSC) > 0);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(target_arch = "x86_64"))]
+//! # fn main() {}
+//! ```
 
 mod error;
 mod memory;

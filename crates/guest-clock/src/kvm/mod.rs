@@ -3,6 +3,31 @@
 //! On x86 two pairs of types implement [`Vm`](crate::device::Vm) and [`Vcpu`](crate::device::Vcpu).
 //! `kvm_ioctls::VmFd` and `VcpuFd` keep a vCPU from running while it is borrowed. [`RawVm`] and
 //! [`RawVcpu`] cannot, so they query a vCPU with a time limit. On arm64 `KvmArm64Vm` is both.
+//!
+//! ```no_run
+//! # #[cfg(target_arch = "x86_64")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::os::fd::{AsRawFd, BorrowedFd};
+//! use guest_clock::device::Stopping;
+//! use guest_clock::kvm::{RawVcpu, RawVm, host};
+//! use guest_clock::GuestClocks;
+//!
+//! // Before the VMM gives up its rights: later calls open no device.
+//! host()?;
+//! let vm = kvm_ioctls::Kvm::new()?.create_vm()?;
+//! let vcpu = vm.create_vcpu(0)?;
+//! // SAFETY: both stay open to the end.
+//! let (raw, vcpus) = unsafe {
+//!     let vcpu = BorrowedFd::borrow_raw(vcpu.as_raw_fd());
+//!     (RawVm::new(BorrowedFd::borrow_raw(vm.as_raw_fd())), [RawVcpu::new(vcpu)])
+//! };
+//! let saved = GuestClocks::save_with(&raw, &vcpus, Stopping::Done)?;
+//! # let _ = saved;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(target_arch = "x86_64"))]
+//! # fn main() {}
+//! ```
 
 #[cfg(target_arch = "aarch64")]
 mod arm64;

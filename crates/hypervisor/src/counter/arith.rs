@@ -10,6 +10,17 @@
 //! | [`mul_shr_signed`] | `mul_s64_u64_shr` | the same on the magnitude, negated: rounds to zero |
 //! | [`scale_delta`] | `pvclock_scale_delta` | bits 32…95 of (delta shifted)·mul |
 //! | [`time_scale_factors`] | `kvm_get_time_scale` | (shift, mul) that turn base ticks into scaled ones |
+//!
+//! ```
+//! use stealtime_hypervisor::counter::arith::{TimeScale, mul_shr};
+//!
+//! // Cycles of a 2.5 GHz TSC in ns, as kvmclock pages do it: a shift and a factor of 32 bits.
+//! let scale = TimeScale::cycles_to_ns(2_500_000)?;
+//! assert_eq!(scale.scale(2_500_000_000), 999_999_999);
+//! // A ratio of 1.5 with 48 bits behind the point.
+//! assert_eq!(mul_shr(1000, 3 << 47, 48), 1500);
+//! # Ok::<(), stealtime_hypervisor::counter::arith::TimeScaleError>(())
+//! ```
 
 /// Why no scale factors exist for a pair of rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

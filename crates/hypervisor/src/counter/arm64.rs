@@ -11,6 +11,21 @@
 //! | meanwhile | VM lock | `EBUSY` while any vCPU ioctl is in flight |
 //!
 //! [`traps`] holds what must be programmed at *every* entry: two VMs that share a CPU may differ.
+//!
+//! ```
+//! use stealtime_hypervisor::counter::arm64::{Counter, CounterOffset, MergedVm, guest_count, traps};
+//!
+//! let mut vm = MergedVm::default();
+//! vm.vcpu_created(1_000);
+//! assert_eq!(guest_count(1_500, vm.offset(Counter::Virtual)), 500);
+//! // The VMM's offset is for both counters.
+//! vm.set_counter_offset(CounterOffset { counter_offset: 200, reserved: 0 }, None)?;
+//! assert_eq!(guest_count(1_500, vm.offset(Counter::Physical)), 1_300);
+//! // A CPU that cannot subtract it from the physical counter traps that one.
+//! let cpu = traps::Cpu { mode: traps::Mode::Vhe, ecv_cntpoff: false, broken_cntvoff: false };
+//! assert!(traps::on_entry(cpu, 200, 200).physical_counter_traps);
+//! # Ok::<(), stealtime_hypervisor::counter::arm64::CounterOffsetError>(())
+//! ```
 
 use crate::wide;
 

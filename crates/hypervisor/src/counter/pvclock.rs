@@ -15,6 +15,24 @@
 //!
 //! The page is four [`AtomicWord`]s: with `AtomicU64` it lies in guest memory as it is, where that is
 //! aligned to 8 bytes. (`MSR_KVM_SYSTEM_TIME_NEW` asks for 4 only; guests give it a line or more.)
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::counter::arith::TimeScale;
+//! use stealtime_hypervisor::counter::pvclock::{PVCLOCK_TSC_STABLE, PvclockPage, PvclockTime};
+//!
+//! let page = PvclockPage::<AtomicU64>::new();
+//! page.publish(PvclockTime {
+//!     tsc_timestamp: 5_000,
+//!     system_time_ns: 1_000_000,
+//!     scale: TimeScale::cycles_to_ns(2_000_000)?,
+//!     flags: PVCLOCK_TSC_STABLE,
+//! });
+//! // The guest: 2,000 cycles of 2 GHz later.
+//! let reading = page.read(|| 7_000, 1)?;
+//! assert_eq!(reading.ns, 1_001_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use core::sync::atomic::Ordering;
 

@@ -11,6 +11,29 @@
 //!            yes ─▶ the vCPU joins the generation (counted once); when all others have joined,
 //!                   the master clock can be used
 //! ```
+//!
+//! ```
+//! use stealtime_hypervisor::counter::scaling::{ClockMode, HostTsc, RatioFormat};
+//! use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VmTsc};
+//!
+//! let mut host = HostTsc {
+//!     khz: 2_500_000,
+//!     format: RatioFormat::VMX,
+//!     has_scaling: true,
+//!     tolerance_ppm: 250,
+//!     clock_mode: ClockMode::Tsc,
+//!     unstable: false,
+//! };
+//! let now = HostInstant { ns: 1_000, tsc: 2_500, real_ns: 0 };
+//! let mut vm = VmTsc::new(&host, &now);
+//! let (mut first, _) = vm.create_vcpu(&mut host, &now, 0, 2_500_000, false);
+//! let (mut second, _) = vm.create_vcpu(&mut host, &now, 1, 2_500_000, false);
+//! // One offset for both: the second write matches the first, whenever it comes.
+//! vm.set_offset(&mut first, &host, &now, 77);
+//! let later = HostInstant { ns: 9_000_000_000, tsc: 22_500_000_000, real_ns: 0 };
+//! assert!(vm.set_offset(&mut second, &host, &later, 77).matched);
+//! assert!(vm.all_vcpus_matched());
+//! ```
 
 use super::pvclock::PvclockTime;
 use super::scaling::{HostTsc, SetTscKhzError, TscRate};

@@ -7,6 +7,20 @@
 //!
 //! A queue of one entity is in the [`Timeline`] itself. A queue of up to [`FANOUT`] is one node, a
 //! sorted array. `docs/eevdf.md` has the measurements behind this choice.
+//!
+//! ```
+//! use stealtime_hypervisor::fair::timeline::{Keys, Pool, Timeline};
+//!
+//! let keys = [(30, 5), (10, 9), (20, 2)].map(|(deadline, vruntime)| Keys { deadline, vruntime });
+//! let (mut pool, mut queue) = (Pool::with_capacity(3), Timeline::EMPTY);
+//! for entity in 0..3 {
+//!     pool.insert(&mut queue, entity, 700_000, &|entity| keys[entity as usize]);
+//! }
+//! // Entity 1 has the earliest deadline, but is not eligible at a virtual time of 5.
+//! assert_eq!(pool.first(&queue), Some(1));
+//! let found = pool.first_eligible(&queue, 0, 5, &|entity| keys[entity as usize]);
+//! assert_eq!(found.map(|found| found.entity), Some(2));
+//! ```
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,14 @@
 //! Weights, and the conversion of time to virtual time.
+//!
+//! ```
+//! use stealtime_hypervisor::fair::weights::{calc_delta_fair, shares_of_cpu_weight, weight_of_nice};
+//!
+//! // A millisecond of nice 0 is a millisecond of virtual time; at half the weight it is two.
+//! assert_eq!(calc_delta_fair(1_000_000, weight_of_nice(0)), 1_000_000);
+//! assert_eq!(calc_delta_fair(1_000_000, weight_of_nice(0) / 2), 2_000_000);
+//! // `cpu.weight` 100, the default of a group, is nice 0.
+//! assert_eq!(shares_of_cpu_weight(100), weight_of_nice(0));
+//! ```
 
 use crate::wide;
 

@@ -2,6 +2,16 @@
 //!
 //! Another implementation of the credit is compared with these functions, bit by bit. The BPF
 //! program of `sched-ext` is one.
+//!
+//! ```
+//! use stealtime_hypervisor::lag_credit::arithmetic::{credit_lag, credit_shift};
+//!
+//! // Four members, a margin of 1 ms each: a lag of 3 ms, cut to a bound of 2 ms.
+//! assert_eq!(credit_lag(4, 1_000_000, 2_000_000), Some(2_000_000));
+//! // From a lag of 0, one of four equal members moves back by 4/3 of that.
+//! assert_eq!(credit_shift(0, 2_000_000, 1024, 4096), Some(2_666_666));
+//! assert_eq!(credit_lag(1, 1_000_000, 2_000_000), None);
+//! ```
 
 pub use super::force::{averaged as averaged_gap, interval_ns, is_due};
 pub use super::guard::{CreditRequest, Tokens};

@@ -2,6 +2,21 @@
 //! bookkeeping that decides which EOIs leave it.
 //!
 //! Intel SDM vol. 3: "Virtual-interrupt delivery", "PPR virtualization", "EOI virtualization".
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//! use stealtime_hypervisor::lapic::{Irr, Lapic};
+//!
+//! let (irr, mut lapic) = (Irr::<AtomicU64>::default(), Lapic::new(true));
+//! irr.set(0x51);
+//! lapic.set_rvi(0x51);
+//! // VM entry: the processor delivers the vector and puts it in service, without an exit.
+//! assert!(lapic.virtual_entry());
+//! assert_eq!(lapic.virtual_deliver(&irr), Some(0x51));
+//! assert_eq!(lapic.interrupt_status(), 0x5100);
+//! let eoi = lapic.virtual_eoi(&());
+//! assert_eq!((eoi.vector, eoi.exits), (0x51, false));
+//! ```
 
 use super::irr::Irr;
 use super::priority::{Lapic, class};

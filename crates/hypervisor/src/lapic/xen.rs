@@ -3,6 +3,26 @@
 //!
 //! They differ from KVM's: there is no map, no logical broadcast as such, and lowest priority is
 //! round robin over the processor priority.
+//!
+//! ```
+//! use stealtime_hypervisor::lapic::Interrupt;
+//! use stealtime_hypervisor::lapic::xen::{Vlapic, ipi};
+//!
+//! let vlapics = [0, 1, 2].map(|id| Vlapic {
+//!     x2apic: true,
+//!     id,
+//!     ldr: 1 << id,
+//!     dfr: u32::MAX,
+//!     enabled: true,
+//!     ppr: 0,
+//! });
+//! // Vector 0x31, fixed, logical, to the vCPUs 1 and 2.
+//! let interrupt = Interrupt::from_icr(0x4831, 0b110, true);
+//! let (mut handed, mut round_robin) = (Vec::new(), 0);
+//! let sent = ipi(&vlapics, &mut round_robin, 0, &interrupt, &(), |vcpu| handed.push(vcpu))?;
+//! assert_eq!((handed, sent.multicast), (vec![1, 2], true));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use super::NoSuchVcpu;
 use super::destination::{BROADCAST, DFR_CLUSTER, DFR_FLAT, X2APIC_BROADCAST};

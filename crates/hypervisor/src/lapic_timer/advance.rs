@@ -6,6 +6,17 @@
 //! | +800 cycles: 320 ns late | 1000 + 320/8 = 1040 |
 //! | ±99 cycles or fewer: noise | 1000 |
 //! | beyond ±10 000 cycles: something else happened | 1000 |
+//!
+//! ```
+//! use stealtime_hypervisor::lapic_timer::GuestTsc;
+//! use stealtime_hypervisor::lapic_timer::advance::{Spin, adjust, wait};
+//!
+//! assert_eq!(adjust(2_500_000, 1000, -2500), 875);
+//! // 1,000 cycles before the deadline: the guest waits for them in the host.
+//! let tsc = GuestTsc::new(2_500_000, GuestTsc::NEUTRAL, 0)?;
+//! assert_eq!(wait(&tsc, 9_000, 10_000, 1000).spin, Spin::Cycles(1_000));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use super::tsc::GuestTsc;
 

@@ -5,6 +5,13 @@
 //! | 1000 | 0b0011 | 16 | 1 ns | 16 000 ns |
 //! | 10 | 0b1011 | 1 | 1 ns, periodic | 200 000 ns: the floor of `min_timer_period_us` = 200 |
 //! | 62 500 | 0b0000 | 2 | 40 ns | 5 000 000 ns |
+//!
+//! ```
+//! use stealtime_hypervisor::lapic_timer::arithmetic::{Rate, divisor};
+//!
+//! let rate = Rate { bus_cycle_ns: 1, divisor: divisor(0b0011), min_period_us: 200 };
+//! assert_eq!(rate.ns(1000), 16_000);
+//! ```
 
 use core::fmt;
 

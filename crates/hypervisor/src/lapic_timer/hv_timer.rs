@@ -2,6 +2,21 @@
 //!
 //! It counts down by one every 2^shift TSC cycles (IA32_VMX_MISC\[4:0\], 5 on most parts). It has
 //! 32 bits: a range of 2^37 cycles, 55 s at 2.5 GHz.
+//!
+//! ```
+//! use stealtime_hypervisor::lapic_timer::GuestTsc;
+//! use stealtime_hypervisor::lapic_timer::hv_timer::{set, value_at_entry};
+//!
+//! // 1 ms at 2.5 GHz, of a timer that counts each 32 cycles.
+//! let tsc = GuestTsc::new(2_500_000, GuestTsc::NEUTRAL, 0)?;
+//! let armed = set(&tsc, 1_000_000, 0, 5, 3_500_000)?;
+//! assert_eq!(armed.host_deadline, 3_500_000);
+//! let value = value_at_entry(armed.host_deadline, 1_000_000, 5, false, &mut false);
+//! assert_eq!(value, Some(2_500_000 / 32));
+//! // An hour does not fit.
+//! assert!(set(&tsc, 0, 0, 5, 9_000_000_000_000).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use core::fmt;
 

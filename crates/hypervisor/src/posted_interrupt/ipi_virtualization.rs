@@ -1,6 +1,19 @@
 //! IPI virtualization: an ICR write of a guest that posts without a VM exit.
 //!
 //! Intel SDM vol. 3 "IPI virtualization".
+//!
+//! ```
+//! use stealtime_hypervisor::lapic::Interrupt;
+//! use stealtime_hypervisor::posted_interrupt::ipi_virtualization::{
+//!     ExitReason, PidPointerTable, Route,
+//! };
+//!
+//! // vCPU 1 has a descriptor at 0x2000; the entry of vCPU 0 is not valid.
+//! let table = PidPointerTable { entries: &[0, 0x2001] };
+//! let route = |dest| table.route(&Interrupt::from_icr(0x4031, dest, true), true, &());
+//! assert_eq!(route(1), Route::Post { apic_id: 1, address: 0x2000 });
+//! assert_eq!(route(0), Route::Exit(ExitReason::InvalidEntry(0)));
+//! ```
 
 use super::descriptor::Descriptor;
 use super::vtd::{NotificationIpi, set_on_and_notify};

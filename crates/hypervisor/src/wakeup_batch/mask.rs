@@ -1,4 +1,14 @@
 //! A set of CPUs in storage of the caller's choice: an array in a kernel, a `Vec` in a simulator.
+//!
+//! ```
+//! use stealtime_hypervisor::wakeup_batch::mask::CpuMask;
+//!
+//! let mut cpus = CpuMask::empty([0u64; 2]);
+//! assert!(cpus.insert(3) && cpus.insert(100) && !cpus.insert(128));
+//! assert_eq!(cpus.iter().collect::<Vec<_>>(), [3, 100]);
+//! assert!(cpus.take(3) && !cpus.take(3));
+//! assert_eq!((cpus.count(), cpus.highest()), (1, Some(100)));
+//! ```
 
 /// What holds the bits, 64 CPUs a word.
 pub trait MaskStorage: AsRef<[u64]> + AsMut<[u64]> + Clone {}

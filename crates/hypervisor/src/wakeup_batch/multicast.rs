@@ -1,6 +1,16 @@
 //! Which guest IPIs open a batch, and which vCPUs a delivered interrupt must kick.
 //!
 //! Xen: `is_multicast_dest` (`vlapic.c`), `vcpu_kick` (`domain.c`).
+//!
+//! ```
+//! use stealtime_hypervisor::wakeup_batch::multicast::GuestIpi;
+//!
+//! // All but self, of 8 vCPUs: a batch pays. To one of them: it does not.
+//! let broadcast = GuestIpi::from_icr(0x000c_40fd, 0, true, u32::MAX);
+//! assert!(broadcast.is_multicast(8));
+//! assert_eq!(broadcast.likely_targets(8), 7);
+//! assert!(!GuestIpi::from_icr(0x40fd, 3, true, u32::MAX).is_multicast(8));
+//! ```
 
 /// A guest's ICR write, as far as its destination's form goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,19 @@
 //! Parser of tracefs `format` descriptions (`events/SYSTEM/EVENT/format`, `events/header_page`).
+//!
+//! ```
+//! use stealtime_trace::tracefs::format::parse;
+//!
+//! let text = b"name: sched_waking
+//! ID: 318
+//! format:
+//! \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+//! \tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;
+//! ";
+//! let waking = parse("sched", text)?;
+//! assert_eq!((&*waking.name, waking.id), ("sched_waking", 318));
+//! assert_eq!(waking.field("pid").map(|field| (field.offset, field.size)), Some((24, 4)));
+//! # Ok::<(), stealtime_trace::tracefs::format::FormatError>(())
+//! ```
 
 /// The place of a field's bytes (Documentation/trace/events.rst, "Dynamic arrays").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

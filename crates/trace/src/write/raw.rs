@@ -3,6 +3,25 @@
 //! The pages stay as tracefs gives them (`per_cpu/cpuN/trace_pipe_raw`), and so do descriptions of
 //! events, symbols and statistics. [`Recording::head`] makes the bytes in front of the pages; the
 //! caller puts each CPU's pages at the position that it names.
+//!
+//! ```
+//! use stealtime_trace::trace_dat::TraceDat;
+//! use stealtime_trace::write::raw::Recording;
+//!
+//! // Two CPUs with a page each.
+//! let recording = Recording {
+//!     clock: "mono".to_owned(),
+//!     cpus: 2,
+//!     page_size: 4096,
+//!     buffer_page_size: 4096,
+//!     data: vec![(0, 4096), (1, 4096)],
+//!     ..Recording::default()
+//! };
+//! let head = recording.head()?;
+//! assert!(TraceDat::recognise(&head.bytes));
+//! assert_eq!((head.starts.len(), head.len), (2, head.starts[1] + 4096));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use super::container::Bytes;
 use super::error::WriteError;
