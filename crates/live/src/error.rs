@@ -123,10 +123,7 @@ impl RecordError {
     /// The error of an access to a file of tracefs: rights and refusals have sentences of their own.
     pub(crate) fn control(path: &Path, doing: &'static str, source: io::Error) -> Self {
         let is_root = rustix::process::geteuid().is_root();
-        let lockdown = || std::fs::read_to_string("/sys/kernel/security/lockdown");
-        Self::classify(path, doing, source, is_root, || {
-            lockdown_mode(&lockdown().ok()?)
-        })
+        Self::classify(path, doing, source, is_root, lockdown)
     }
 
     /// The same for root, and for other users; `lockdown` gives the mode of kernel lockdown.
@@ -164,6 +161,12 @@ fn advice(source: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// The active mode of kernel lockdown, unless there is none.
+pub(crate) fn lockdown() -> Option<String> {
+    let text = std::fs::read_to_string("/sys/kernel/security/lockdown");
+    lockdown_mode(&text.ok()?)
 }
 
 /// The active mode in the text of `lockdown`, unless there is none: `none [integrity] confidentiality`.

@@ -26,10 +26,10 @@ const PAGES: usize = 256;
 /// Time between scans for new processes.
 const SCAN: Duration = Duration::from_millis(300);
 /// A collector's thread goes before ordinary tasks, as a recorder's does.
-const NICE: i32 = -10;
+pub(crate) const NICE: i32 = -10;
 
 /// Whether samples are made of a tracepoint.
-fn is_sampled(system: &str, name: &str) -> bool {
+pub(crate) fn is_sampled(system: &str, name: &str) -> bool {
     let mut sampled = NEEDS.iter().filter(|need| need.sampled);
     sampled.any(|need| need.system == system && need.events.contains(&name))
 }

@@ -14,11 +14,13 @@
 //! | `tasks`, `file` | names of threads; one file of all pages |
 //! | `session` | a recording from its first setting to the whole file |
 //! | `follow` | the same pages decoded at once, for collectors without an end |
+//! | `bpf` | the same events by BPF programs, at a lower cost |
 //! | `flight` | the latest pages in memory, and a file of them |
 //! | `rights` | gives up what a collector needs no more |
 //! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
 
+mod bpf;
 mod buffers;
 mod clock;
 mod collect;
@@ -39,6 +41,7 @@ mod stats;
 mod tasks;
 mod tracefs;
 
+pub use bpf::{BpfError, BpfFollower, KernelCost};
 pub use commands::{Commands, Refused, commands};
 pub use error::RecordError;
 pub use flight::{Flight, FlightFile, Keep};

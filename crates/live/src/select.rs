@@ -17,7 +17,7 @@ pub struct Tracepoint {
 
 impl Tracepoint {
     /// Whether it is the one without which nothing is recorded.
-    fn is_switch(&self) -> bool {
+    pub(crate) fn is_switch(&self) -> bool {
         self.system == "sched" && self.name == "sched_switch"
     }
 

@@ -1,12 +1,14 @@
 //! Recordings of this host, where it has tracefs and lets this user record.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use stealtime_events::Kind;
+use stealtime_events::{Kind, Names};
 use stealtime_live::{
-    Ended, Folder, Follower, Keep, Observer, Options, Progress, RecordError, Summary, record,
+    BpfError, BpfFollower, Ended, Folder, Follower, Keep, Observer, Options, Progress, RecordError,
+    Summary, record,
 };
 
 /// Stops after some reports, and keeps what is said.
@@ -255,6 +257,54 @@ fn a_followed_host_gives_its_events_in_order() {
     assert!(switches >= 20 && tasks > 0 && until > 0, "{switches}");
     assert!(follower.info().notes.is_empty(), "{:?}", follower.info());
     follower.stop().expect("it goes");
+}
+
+/// Of the threads that are woken only a marked one is given: from the round that gives its name on.
+#[test]
+fn programs_give_the_events_of_this_host_in_order() {
+    let mut follower = match BpfFollower::start(None, |name| name == "marked") {
+        Ok(follower) => follower,
+        Err(error @ (BpfError::Verifier { .. } | BpfError::Types(_))) => panic!("{error}"),
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let marked = || {
+        for _ in 0..80 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let thread = std::thread::Builder::new().name("marked".into());
+    let thread = thread.spawn(marked).expect("a thread");
+    let (mut latest, mut named, mut kinds) = (0, None, BTreeMap::<&str, u64>::new());
+    let mut woken = std::collections::BTreeSet::new();
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(30));
+        let limit = follower.round(|event, names| {
+            assert!(event.time_ns >= latest, "{event:?} before {latest}");
+            latest = event.time_ns;
+            if let Kind::Task { tid, process, name } = event.kind
+                && names.name(name) == "marked"
+            {
+                named = Some((tid, process));
+            }
+            if let Kind::SchedWaking { tid, .. } = event.kind {
+                woken.insert(tid);
+            }
+            *kinds
+                .entry(event.kind.tracepoint().unwrap_or(""))
+                .or_default() += 1;
+        });
+        assert!(latest < limit, "{latest} {limit}");
+    }
+    thread.join().expect("it ends");
+    println!("{kinds:?} {:?}", follower.missing());
+    let (tid, process) = named.expect("a name");
+    assert_eq!(process.0, std::process::id().cast_signed());
+    assert_eq!(Vec::from_iter(woken), [tid]);
+    assert!(
+        kinds["sched_waking"] >= 15 && kinds["sched_switch"] >= 30,
+        "{kinds:?}"
+    );
+    assert!(kinds["sched_process_exit"] >= 1, "{kinds:?}");
 }
 
 #[test]

@@ -20,6 +20,8 @@ const CLOEXEC: libc::c_ulong = 8;
 /// `_IO('$', 0)` and `_IO('$', 5)`.
 const ENABLE: libc::c_ulong = 0x2400;
 const SET_OUTPUT: libc::c_ulong = 0x2405;
+/// `_IOW('$', 8, __u32)`.
+const SET_BPF: libc::c_ulong = 0x4004_2408;
 /// `_IOR('$', 7, __u64 *)`.
 const ID: libc::c_ulong = 0x8008_2407;
 
@@ -158,6 +160,11 @@ pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
 /// Lets an event write into the ring of another one of its CPU.
 pub(crate) fn redirect(event: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     control(event, SET_OUTPUT, target.as_raw_fd() as libc::c_ulong)
+}
+
+/// Runs a BPF program at each event.
+pub(crate) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    control(event, SET_BPF, program.as_raw_fd() as libc::c_ulong)
 }
 
 /// Switches an event on.
