@@ -1,5 +1,5 @@
-# `stealtime top` next to `stealtime record` of the same seconds, `metrics` and its bad input. Runs in the nested
-# host; scripts/live/compare-top compares outside of it.
+# `stealtime top` by BPF and by tracefs next to `stealtime record` of the same seconds, `metrics` and its bad input.
+# Runs in the nested host; scripts/live/compare-top compares outside of it.
 . /test/lib.sh
 few_symbols
 hold_patches
@@ -25,19 +25,47 @@ say "top beside record"
 $STEALTIME record -o /out/top/trace.dat --seconds 120 >/out/top/record.txt 2>&1 & recorder=$!
 await traces 1
 sleep 0.5
+# The kernel counts the time of BPF programs.
+echo 1 >/proc/sys/kernel/bpf_stats_enabled
 begin=$(cut -d' ' -f1 /proc/uptime)
-$STEALTIME top --format json --for 6s >/out/top/samples.jsonl 2>/out/top/top.txt
-expect "top ends well" [ $? = 0 ]
+$STEALTIME top --collector bpf --format json --for 8s >/out/top/bpf.jsonl 2>/out/top/bpf.txt & bpf=$!
+await [ -s /out/top/bpf.jsonl ]
+$STEALTIME top --collector tracefs --format json --for 6s >/out/top/tracefs.jsonl 2>/out/top/tracefs.txt
+expect "top by tracefs ends well" [ $? = 0 ]
+wait $bpf
+expect "top by BPF ends well" [ $? = 0 ]
+cat /out/top/bpf.txt
 end=$(cut -d' ' -f1 /proc/uptime)
 sleep 0.5
 kill -TERM $recorder; wait $recorder
-say "top took $begin to $end; $(wc -l </out/top/samples.jsonl) samples"
-expect "six samples" [ "$(wc -l </out/top/samples.jsonl)" = 6 ]
+say "top took $begin to $end"
+expect "six samples by tracefs" [ "$(wc -l </out/top/tracefs.jsonl)" = 6 ]
+expect "eight by BPF" [ "$(wc -l </out/top/bpf.jsonl)" = 8 ]
 expect "no instance is left" [ "$(instances)" = 0 ]
-$STEALTIME top --batch --for 2s --vcpus --sort stall | tee /out/top/batch.txt
+$STEALTIME top --batch --for 2s --vcpus --collector bpf --sort stall | tee /out/top/batch.txt
 
-say "metrics, with a scraper that hangs"
-$STEALTIME metrics --listen 127.0.0.1:9725 2>/out/top/metrics-log.txt & metrics=$!
+say "metrics by BPF"
+$STEALTIME metrics --listen 127.0.0.1:9726 2>/out/top/metrics-bpf-log.txt & metrics=$!
+fetched() { wget -q -O /out/top/metrics-bpf.txt http://127.0.0.1:9726/metrics 2>/dev/null && grep -q "$1" /out/top/metrics-bpf.txt; }
+await fetched '^stealtime_collector_samples_total [4-9]'
+expect "BPF is what it takes" grep -q '^stealtime_collector_info{by="bpf"} 1' /out/top/metrics-bpf.txt
+expect "ready by cause" grep -q '^stealtime_ready_seconds_total{vm="web",cause="throttled"} [0-9]' /out/top/metrics-bpf.txt
+grep Cap /proc/$metrics/status >/out/top/capabilities-bpf.txt
+expect "capabilities are dropped" grep -q 'CapEff:.*0000000000080004' /out/top/capabilities-bpf.txt
+expect "no instance is made" [ "$(instances)" = 0 ]
+grep VmHWM /proc/$metrics/status
+kill -9 $metrics; wait $metrics
+say "BPF that is forbidden"
+mount -t tmpfs none /sys/kernel/btf
+$STEALTIME top --batch --for 1s >/dev/null 2>/out/top/no-btf.txt
+expect "without BTF it falls back to tracefs" [ $? = 0 ]
+expect "and says why" grep -q 'by tracefs, not by BPF: /sys/kernel/btf/vmlinux' /out/top/no-btf.txt
+$STEALTIME top --batch --for 1s --collector bpf >/dev/null 2>&1
+expect "unless BPF is asked for" [ $? = 2 ]
+umount /sys/kernel/btf
+
+say "metrics by tracefs, with a scraper that hangs"
+$STEALTIME metrics --collector tracefs --listen 127.0.0.1:9725 2>/out/top/metrics-log.txt & metrics=$!
 await traces 1
 sleep 6
 (printf 'GET /metr'; sleep 20) | nc 127.0.0.1 9725 >/dev/null & hanging=$!
@@ -45,7 +73,7 @@ wget -q -O /out/top/metrics.txt http://127.0.0.1:9725/metrics
 expect "metrics are scraped" grep -q '^stealtime_ready_seconds_total{vm="web",cause="throttled"} [0-9]' /out/top/metrics.txt
 expect "they end as OpenMetrics does" [ "$(tail -1 /out/top/metrics.txt)" = '# EOF' ]
 expect "no event is lost" grep -q '^stealtime_collector_lost_events_total 0$' /out/top/metrics.txt
-$STEALTIME metrics --listen 127.0.0.1:9725 2>/out/top/in-use.txt
+$STEALTIME metrics --collector tracefs --listen 127.0.0.1:9725 2>/out/top/in-use.txt
 expect "a port in use is an error" [ $? = 2 ]
 expect "its message says what to do" grep -q 'give another port' /out/top/in-use.txt
 grep Cap /proc/$metrics/status >/out/top/capabilities.txt
@@ -61,7 +89,7 @@ say "a collector that is killed"
 kill -9 $metrics; wait $metrics
 kill $hanging
 expect "its instance is left, and records nothing" [ "$(instances) $(cat $T/instances/stealtime-*/tracing_on)" = "1 0" ]
-$STEALTIME top --batch --for 1s >/dev/null 2>/out/top/after-kill.txt
+$STEALTIME top --collector tracefs --batch --for 1s >/dev/null 2>/out/top/after-kill.txt
 expect "the next start says that it removes it" grep -q 'removed a tracing instance' /out/top/after-kill.txt
 expect "no instance is left" [ "$(instances)" = 0 ]
 stop_vms

@@ -87,6 +87,9 @@ pub(crate) enum CliError {
     /// The host cannot be followed.
     #[error("{}", followed(.0))]
     Follow(stealtime_live::RecordError),
+    /// The host cannot be followed by BPF, and that was asked for.
+    #[error("--collector bpf: {0}; `--collector tracefs` needs no BPF")]
+    Bpf(stealtime_live::BpfError),
     /// The terminal cannot be used as a screen.
     #[error("the terminal cannot be used: {0}; `--batch` needs none")]
     Screen(io::Error),

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use serde::Serialize;
 use stealtime_collector::{Collector, KnownVm, Sample};
 use stealtime_events::Event;
 use stealtime_host::{Manager, Scheduler, Snapshot};
-use stealtime_live::{Flight, Follower, Keep};
+use stealtime_live::{BpfError, BpfFollower, Flight, Follower, Keep, KernelCost, Missing};
 use stealtime_trace::EventSource;
+use stealtime_track::names::vcpu_in_name;
 
 use crate::error::CliError;
 use crate::output;
@@ -35,11 +37,46 @@ pub(crate) struct VmFacts {
     pub(crate) namespace: Option<String>,
 }
 
+/// How events of a live host are collected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Means {
+    /// By BPF where the kernel allows it, else by tracefs; a note says why
+    #[default]
+    Auto,
+    /// By BPF programs
+    Bpf,
+    /// By a tracing instance
+    Tracefs,
+}
+
 /// What collecting has cost in one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Cost {
+    /// `bpf` or `tracefs`; `None`: of a recording.
+    pub(crate) by: Option<&'static str>,
     /// CPU time of this process, in ns; `None`: of a recording.
     pub(crate) cpu_ns: Option<u64>,
+    /// Time of BPF programs in the kernel, in ns; `None` without them, and unless the kernel counts it.
+    pub(crate) kernel_ns: Option<u64>,
+    /// Their runs.
+    pub(crate) kernel_runs: Option<u64>,
+}
+
+impl Cost {
+    /// Adds that of a further interval.
+    pub(crate) fn add(&mut self, added: &Self) {
+        let sums = [
+            (&mut self.cpu_ns, added.cpu_ns),
+            (&mut self.kernel_ns, added.kernel_ns),
+            (&mut self.kernel_runs, added.kernel_runs),
+        ];
+        for (sum, added) in sums {
+            if let Some(added) = added {
+                *sum.get_or_insert(0) += added;
+            }
+        }
+        self.by = added.by;
+    }
 }
 
 /// Where samples come from.
@@ -49,12 +86,14 @@ pub(crate) struct Watched {
     facts: Facts,
     cost: Cost,
     cpu_before: Duration,
+    kernel_before: KernelCost,
     /// Where `scx_stealtime` publishes its counters; `None` for a recording.
     scheduler: Option<PathBuf>,
 }
 
 enum Feed {
-    Host(Box<Follower>),
+    Bpf(Box<BpfFollower>),
+    Tracefs(Box<Follower>),
     Recording(Replay),
 }
 
@@ -76,11 +115,40 @@ fn warn(text: &str) {
 
 impl Watched {
     /// This host, with a sample each `interval`.
-    pub(crate) fn host(interval: Duration, buffer_kb: Option<u64>) -> Result<Self, CliError> {
-        let follower = Follower::start(None, buffer_kb, &mut warn).map_err(CliError::Follow)?;
-        let mut watched = Self::follow(follower, interval);
+    pub(crate) fn host(
+        interval: Duration,
+        buffer_kb: Option<u64>,
+        means: Means,
+    ) -> Result<Self, CliError> {
+        let mut watched = match Self::bpf(buffer_kb, means)? {
+            Some(follower) => Self::follow(Feed::Bpf(Box::new(follower)), interval),
+            None => {
+                let follower = Follower::start(None, buffer_kb, &mut warn);
+                let follower = follower.map_err(CliError::Follow)?;
+                Self::follow(Feed::Tracefs(Box::new(follower)), interval)
+            }
+        };
         watched.facts.read();
         Ok(watched)
+    }
+
+    /// This host's BPF programs; `None`: tracefs is to be used.
+    fn bpf(buffer_kb: Option<u64>, means: Means) -> Result<Option<BpfFollower>, CliError> {
+        if means == Means::Tracefs {
+            return Ok(None);
+        }
+        match BpfFollower::start(buffer_kb, |name| vcpu_in_name(name).is_some()) {
+            Ok(follower) => Ok(Some(follower)),
+            Err(error) if means == Means::Bpf => Err(CliError::Bpf(error)),
+            // Collection by tracefs fails in the same way, and says so.
+            Err(BpfError::Tracefs(_)) => Ok(None),
+            Err(error) => {
+                warn(&format!(
+                    "events are collected by tracefs, not by BPF: {error}"
+                ));
+                Ok(None)
+            }
+        }
     }
 
     /// This host, with its latest events for [`Watched::flight`].
@@ -92,7 +160,8 @@ impl Watched {
         // Before the first event: conditions name VMs.
         let snapshot = Snapshot::read(Path::new("/"));
         let follower = Follower::start_keeping(keep, buffer_kb, &mut warn);
-        let mut watched = Self::follow(follower.map_err(CliError::Follow)?, interval);
+        let follower = Box::new(follower.map_err(CliError::Follow)?);
+        let mut watched = Self::follow(Feed::Tracefs(follower), interval);
         watched.facts.keeps_snapshot = true;
         match snapshot {
             Ok(snapshot) => watched.facts.keep(snapshot, &mut watched.collector),
@@ -101,8 +170,13 @@ impl Watched {
         Ok(watched)
     }
 
-    fn follow(follower: Follower, interval: Duration) -> Self {
-        for missing in follower.missing() {
+    fn follow(feed: Feed, interval: Duration) -> Self {
+        let missing: &[Missing] = match &feed {
+            Feed::Bpf(follower) => follower.missing(),
+            Feed::Tracefs(follower) => follower.missing(),
+            Feed::Recording(_) => &[],
+        };
+        for missing in missing {
             warn(&format!(
                 "without {}: {} ({})",
                 missing.events.join(" "),
@@ -110,7 +184,7 @@ impl Watched {
                 missing.reason.text()
             ));
         }
-        let mut watched = Self::new(Feed::Host(Box::new(follower)), interval);
+        let mut watched = Self::new(feed, interval);
         watched.scheduler = Some(PathBuf::from(PLACE));
         watched
     }
@@ -118,8 +192,8 @@ impl Watched {
     /// A recording of the latest events, and the latest snapshot of the host; `None` of a recording.
     pub(crate) fn flight(&mut self) -> Option<(Flight, Option<Arc<Snapshot>>)> {
         match &mut self.feed {
-            Feed::Host(follower) => Some((follower.flight()?, self.facts.snapshot.clone())),
-            Feed::Recording(_) => None,
+            Feed::Tracefs(follower) => Some((follower.flight()?, self.facts.snapshot.clone())),
+            Feed::Bpf(_) | Feed::Recording(_) => None,
         }
     }
 
@@ -151,12 +225,21 @@ impl Watched {
 
     fn new(feed: Feed, interval: Duration) -> Self {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        let cost = Cost {
+            by: match &feed {
+                Feed::Bpf(_) => Some("bpf"),
+                Feed::Tracefs(_) => Some("tracefs"),
+                Feed::Recording(_) => None,
+            },
+            ..Cost::default()
+        };
         Self {
             feed,
             collector: Collector::new(interval_ns),
             facts: Facts::default(),
-            cost: Cost::default(),
+            cost,
             cpu_before: Duration::ZERO,
+            kernel_before: KernelCost::default(),
             scheduler: None,
         }
     }
@@ -176,7 +259,14 @@ impl Watched {
     /// Takes the events that are due. Returns whether more may come.
     pub(crate) fn poll(&mut self) -> Result<bool, CliError> {
         match &mut self.feed {
-            Feed::Host(follower) => {
+            Feed::Bpf(follower) => {
+                let collector = &mut self.collector;
+                let limit = follower.round(|event, names| collector.event(event, names));
+                collector.advance(limit, follower.names());
+                self.facts.refresh(collector);
+                Ok(true)
+            }
+            Feed::Tracefs(follower) => {
                 let collector = &mut self.collector;
                 let limit = follower
                     .round(|event, names| collector.event(event, names))
@@ -192,7 +282,7 @@ impl Watched {
     /// Whether the events come by themselves, so that there is a time to wait between polls.
     pub(crate) const fn is_timed(&self) -> bool {
         match &self.feed {
-            Feed::Host(_) => true,
+            Feed::Bpf(_) | Feed::Tracefs(_) => true,
             Feed::Recording(replay) => replay.began.is_some(),
         }
     }
@@ -200,8 +290,19 @@ impl Watched {
     /// The next sample, and what collecting it has cost.
     pub(crate) fn sample(&mut self) -> Option<(Sample, Cost)> {
         let sample = self.collector.next_sample()?;
-        if let Feed::Host(follower) = &self.feed {
-            let now = follower.cpu_time();
+        let now = match &self.feed {
+            Feed::Bpf(follower) => {
+                if let Some(now) = follower.kernel_cost() {
+                    let former = std::mem::replace(&mut self.kernel_before, now);
+                    self.cost.kernel_ns = Some(now.ns.saturating_sub(former.ns));
+                    self.cost.kernel_runs = Some(now.runs.saturating_sub(former.runs));
+                }
+                Some(follower.cpu_time())
+            }
+            Feed::Tracefs(follower) => Some(follower.cpu_time()),
+            Feed::Recording(_) => None,
+        };
+        if let Some(now) = now {
             let spent = now.saturating_sub(std::mem::replace(&mut self.cpu_before, now));
             self.cost.cpu_ns = u64::try_from(spent.as_nanos()).ok();
         }
@@ -215,7 +316,7 @@ impl Watched {
 
     /// Ends it: the host is left as it was.
     pub(crate) fn stop(self) {
-        if let Feed::Host(follower) = self.feed
+        if let Feed::Tracefs(follower) = self.feed
             && let Err(error) = follower.stop()
         {
             output::note(&format!(

@@ -16,7 +16,7 @@ use clap::Args;
 use crate::error::CliError;
 use crate::output;
 use crate::verb::top::{interval, long_time};
-use crate::watched::{ROUND, Watched};
+use crate::watched::{Means, ROUND, Watched};
 use totals::Totals;
 
 /// Time between writes of `--textfile`: node_exporter reads it as often as it is scraped.
@@ -32,7 +32,8 @@ Examples:
   sudo stealtime metrics --textfile /var/lib/node_exporter/stealtime.prom
   stealtime metrics --replay trace.dat --textfile -
 
-Needs root and tracefs. The host gets a tracing instance, which goes at the end; nothing else is written.
+Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which go at the end;
+nothing else is written.
 Capabilities are dropped once tracing has begun. The page needs no password: listen on 127.0.0.1, or
 put a proxy in front of it.")]
 pub(crate) struct Metrics {
@@ -61,9 +62,19 @@ pub(crate) struct Metrics {
     #[arg(long = "for", value_name = "TIME", value_parser = long_time)]
     duration: Option<Duration>,
 
-    /// MiB of each CPU's ring buffer; by default by the memory of the host
+    /// MiB of each CPU's ring buffer; by default by the memory and the CPUs of the host
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1024))]
     buffer: Option<u64>,
+
+    /// How events are collected
+    #[arg(
+        long,
+        value_name = "MEANS",
+        value_enum,
+        default_value_t,
+        conflicts_with = "replay"
+    )]
+    collector: Means,
 
     /// Export this recording instead of the host
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
@@ -88,7 +99,10 @@ impl Metrics {
         }
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, false)?,
-            None => Watched::host(self.interval, self.buffer.map(|mib| mib * 1024))?,
+            None => {
+                let buffer_kb = self.buffer.map(|mib| mib * 1024);
+                Watched::host(self.interval, buffer_kb, self.collector)?
+            }
         };
         watched.set_scheduler(self.scheduler.as_deref());
         if self.replay.is_none() {

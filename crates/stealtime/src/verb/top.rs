@@ -16,7 +16,7 @@ use clap::Args;
 
 use crate::args::Form;
 use crate::error::CliError;
-use crate::watched::Watched;
+use crate::watched::{Means, Watched};
 use view::{Column, Shape};
 
 /// Show where guest time goes while it goes: VMs, their vCPUs, and the host's CPUs
@@ -33,7 +33,8 @@ Examples:
   sudo stealtime top --format json --for 1m | jq '.vms[] | {vm, ready_ns}'
   stealtime top --replay trace.dat
 
-Needs root and tracefs. The host gets a tracing instance, which goes at the end; nothing else is written.
+Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which go at the end;
+nothing else is written.
 Keys: ? shows them. A second with lost events is marked, and its numbers are lower bounds.")]
 pub(crate) struct Top {
     /// Write text, or JSON lines with --format json, instead of a screen; so it is without a terminal
@@ -68,9 +69,19 @@ pub(crate) struct Top {
     #[arg(long, value_name = "N", default_value_t = 40)]
     top: usize,
 
-    /// MiB of each CPU's ring buffer; by default by the memory of the host
+    /// MiB of each CPU's ring buffer; by default by the memory and the CPUs of the host
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1024))]
     buffer: Option<u64>,
+
+    /// How events are collected
+    #[arg(
+        long,
+        value_name = "MEANS",
+        value_enum,
+        default_value_t,
+        conflicts_with = "replay"
+    )]
+    collector: Means,
 
     /// Show this recording instead of the host, on a screen at its own pace
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
@@ -93,7 +104,7 @@ impl Top {
             Some(path) => Watched::recording(path, self.interval, !is_batch)?,
             None => {
                 let buffer_kb = self.buffer.map(|mib| mib * 1024);
-                Watched::host(self.interval, buffer_kb)?
+                Watched::host(self.interval, buffer_kb, self.collector)?
             }
         };
         watched.set_scheduler(self.scheduler.as_deref());

@@ -201,15 +201,27 @@ impl Exported {
             help,
             single(totals.partial),
         )?;
-        match totals.collector_ns {
-            Some(ns) => times(
+        let cost = &totals.cost;
+        if let Some(means) = cost.by {
+            let help = "How events are collected; the value is 1";
+            let labels = vec![("by", means.to_owned())];
+            gauges(encoder, "collector_info", help, vec![(labels, 1)])?;
+        }
+        if let Some(ns) = cost.cpu_ns {
+            times(
                 encoder,
                 "collector_cpu",
                 "CPU time of the collector",
                 single(ns),
-            ),
-            None => Ok(()),
+            )?;
         }
+        if let Some((ns, runs)) = cost.kernel_ns.zip(cost.kernel_runs) {
+            let help = "Time of BPF programs in the kernel";
+            times(encoder, "collector_kernel", help, single(ns))?;
+            let help = "Runs of BPF programs";
+            counters(encoder, "collector_kernel_runs", help, single(runs))?;
+        }
+        Ok(())
     }
 }
 

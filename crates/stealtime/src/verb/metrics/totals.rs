@@ -50,8 +50,8 @@ pub(super) struct Totals {
     pub(super) lost_gaps: u64,
     pub(super) samples: u64,
     pub(super) partial: u64,
-    /// CPU time of this process, in ns.
-    pub(super) collector_ns: Option<u64>,
+    /// What collecting has cost.
+    pub(super) cost: Cost,
     /// What scx_stealtime has counted, if it schedules the host.
     pub(super) scheduler: Option<Scheduler>,
     /// Shares of CPU time between its latest two counts with run time.
@@ -116,9 +116,7 @@ impl Totals {
         self.lost_gaps += sample.lost_gaps;
         self.samples += 1;
         self.partial += u64::from(sample.partial);
-        if let Some(ns) = cost.cpu_ns {
-            *self.collector_ns.get_or_insert(0) += ns;
-        }
+        self.cost.add(cost);
     }
 
     fn add_vm(&mut self, vm: &Vm, end: u64, facts: Option<&VmFacts>) {

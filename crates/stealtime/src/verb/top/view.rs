@@ -261,8 +261,12 @@ pub(crate) fn summary(sample: &Sample, cost: &Cost) -> String {
         (lost, _) => format!("PARTIAL: {} lost and more", count(lost)),
     };
     let length = sample.length_ns();
+    let means = match cost.by {
+        Some("bpf") => " by BPF",
+        _ => "",
+    };
     let cost = cost.cpu_ns.map_or_else(String::new, |ns| {
-        format!(", collecting took {} of a CPU", percent(ns, length))
+        format!(", collecting{means} took {} of a CPU", percent(ns, length))
     });
     let vcpus: usize = sample.vms.iter().map(|vm| vm.vcpus.len()).sum();
     format!(
