@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stealtime_events::{NameId, Names};
+use stealtime_events::{NameId, Names, Tid};
 use stealtime_track::names::{is_kernel_name, is_vmm_name, served_process, vcpu_in_name};
 use stealtime_track::{Cause, Thread, ThreadIndex, Tracker, VcpuIndex};
 
@@ -164,8 +164,7 @@ impl KnownVms {
 
 /// The name of a process that has one of its own (QEMU's `-name web,process=web`).
 fn leader_name(pid: i32, tracker: &Tracker<Meter>, names: &dyn Names) -> Option<String> {
-    let mut threads = tracker.threads().iter();
-    let (_, leader) = threads.find(|(_, thread)| thread.tid.0 == pid)?;
+    let leader = tracker.threads().with_tid(Tid(pid))?;
     let name = names.name(leader.name);
     let says_nothing = is_vmm_name(name) || is_kernel_name(name) || vcpu_in_name(name).is_some();
     (!name.is_empty() && leader.vcpu.is_none() && !says_nothing).then(|| name.to_owned())

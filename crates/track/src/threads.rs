@@ -104,6 +104,12 @@ impl Threads {
         }
     }
 
+    /// The task with this id, if one was seen.
+    #[must_use]
+    pub fn with_tid(&self, tid: Tid) -> Option<&Thread> {
+        self.by_tid.get(&tid.0).map(|&index| self.get(index))
+    }
+
     #[cold]
     fn add(&mut self, tid: Tid) -> ThreadIndex {
         let index = if self.list.len() < self.limit {
