@@ -9,7 +9,7 @@ use libbpf_cargo::SkeletonBuilder;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed=bpf");
-    for name in ["scx_stealtime", "self_test", "peer"] {
+    for name in ["scx_stealtime", "self_test"] {
         SkeletonBuilder::new()
             .source(format!("bpf/{name}.bpf.c"))
             .clang_args(["-mcpu=v3", "-Wall"])

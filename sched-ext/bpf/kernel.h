@@ -149,7 +149,6 @@ struct sched_ext_ops {
 #include <bpf/bpf_tracing.h>
 
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
-s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 s32 scx_bpf_pick_idle_cpu(const struct cpumask *allowed, u64 flags) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
@@ -222,7 +221,7 @@ static __always_inline bool move_task(struct bpf_iter_scx_dsq *it, struct task_s
 	return scx_bpf_dispatch_from_dsq(it, p, SCX_DSQ_LOCAL, flags);
 }
 
-/* 6.19 added functions that set a task's slice; earlier kernels let programs write the field. */
+/* 6.19 added a function that sets a task's slice; earlier kernels let programs write the field. */
 bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 
 static __always_inline void set_slice(struct task_struct *p, u64 slice)
@@ -231,16 +230,6 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 		scx_bpf_task_set_slice(p, slice);
 	else
 		p->scx.slice = slice;
-}
-
-bool scx_bpf_task_set_dsq_vtime(struct task_struct *p, u64 vtime) __ksym __weak;
-
-static __always_inline void set_vtime(struct task_struct *p, u64 vtime)
-{
-	if (bpf_ksym_exists(scx_bpf_task_set_dsq_vtime))
-		scx_bpf_task_set_dsq_vtime(p, vtime);
-	else
-		p->scx.dsq_vtime = vtime;
 }
 
 /* 6.14 caches the time of the run queue's clock. */

@@ -4,10 +4,10 @@ mod costs;
 mod counters;
 mod host;
 mod options;
-mod peer;
 mod publish;
 mod refusal;
 mod run;
+mod sample;
 mod self_test;
 mod topology;
 
@@ -30,7 +30,6 @@ macro_rules! skeleton {
 }
 skeleton!(skeleton, "scx_stealtime.rs");
 skeleton!(self_test_skeleton, "self_test.rs");
-skeleton!(peer_skeleton, "peer.rs");
 
 use std::process::ExitCode;
 
@@ -40,8 +39,10 @@ fn main() -> ExitCode {
     let options = options::Options::parse();
     let outcome = match &options {
         options if options.self_test => self_test::run(),
-        options if options.peer => peer::run(options),
-        options => run::run(options),
+        options => match &options.sample {
+            Some(path) => sample::run(path, options),
+            None => run::run(options),
+        },
     };
     match outcome {
         Ok(code) => code,

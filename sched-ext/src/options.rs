@@ -51,9 +51,9 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) costs: bool,
 
-    /// Load the least scheduler by virtual time instead: comparisons of cost
-    #[arg(long, hide = true)]
-    pub(crate) peer: bool,
+    /// Load a compiled scheduler of another project instead: comparisons of cost
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) sample: Option<PathBuf>,
 
     /// What a directed yield runs
     #[arg(long = "yield", value_enum, default_value = "receiver")]
