@@ -130,6 +130,7 @@ impl Meta {
             let mut reader = Sequence::new(source, endian, buffer.offset, 0);
             match cpu_table(&mut reader, &mut table_options, endian, info) {
                 Ok(cpus) => buffer.cpus = cpus,
+                Err(error) if is_unread(&error) => return Err(error),
                 // `trace-cmd convert` names the top buffer here once more, without an offset.
                 Err(_) if buffer.name.is_empty() => continue,
                 Err(error) => {
@@ -171,7 +172,7 @@ impl Meta {
             match self.option_section(source, next, info) {
                 Ok(following) => next = following,
                 // The first section has the positions of all data.
-                Err(error) if visited.len() == 1 => return Err(error),
+                Err(error) if visited.len() == 1 || is_unread(&error) => return Err(error),
                 Err(error) => {
                     info.note(true, format!("options are left out: {error}"));
                     break;
@@ -183,14 +184,19 @@ impl Meta {
             .zip(parts)
             .filter(|part| part.1 != 0)
         {
-            if let Err(error) = self.part(source, id, offset, info) {
+            match self.part(source, id, offset, info) {
+                Ok(()) => {}
+                Err(error) if is_unread(&error) => return Err(error),
                 // No partial answer yet: the decoder notes each event without a description.
-                info.note(false, format!("{} cannot be read: {error}", part_name(id)));
+                Err(error) => {
+                    info.note(false, format!("{} cannot be read: {error}", part_name(id)));
+                }
             }
         }
         for buffer in std::mem::take(&mut self.options.buffers) {
             match section_head(source, self.endian, buffer.offset) {
                 Ok(head) => self.buffers.push((buffer, head.flags & COMPRESSED != 0)),
+                Err(error) if is_unread(&error) => return Err(error),
                 Err(error) => {
                     let name = buffer.name.escape_debug();
                     info.note(true, format!("buffer \"{name}\" is left out: {error}"));
@@ -318,6 +324,12 @@ impl Meta {
         }
         Ok(())
     }
+}
+
+/// Whether the operating system has refused to read. Then nothing is known of the bytes, while a part that is
+/// known to be damaged is left out with a note.
+fn is_unread(error: &ReadError) -> bool {
+    matches!(error, ReadError::Io { .. })
 }
 
 fn part_name(id: u16) -> &'static str {

@@ -3,6 +3,8 @@
 mod build;
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use build::{PAGE, Recipe};
 use stealtime_events::{Names, VcpuId};
@@ -343,6 +345,43 @@ fn an_error_comes_once_and_after_the_events_before_it() {
     assert_eq!(events, (256 << 10) / PAGE as u64);
     assert!(error.to_string().contains("bad sector"), "{error}");
     assert!(matches!(source.next_event(), Ok(None)));
+}
+
+/// Gives an error at one read, counted down to 0, and none after it.
+struct FailingOnce(Vec<u8>, Arc<AtomicI32>);
+
+impl ReadAt for FailingOnce {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.1.fetch_sub(1, Ordering::Relaxed) == 0 {
+            return Err(io::Error::other("bad sector"));
+        }
+        self.0.read_at(buffer, offset)
+    }
+}
+
+/// A part that the system does not read is not a damaged one: to leave it out would be a wrong answer.
+#[test]
+fn an_error_of_any_read_ends_the_reading() {
+    let recipe = two_cpus(Endian::Little, 8);
+    let page = recipe.page(120, &[(0, 6)], 0);
+    let recipe = recipe.buffer("second", &[vec![page]]);
+    for file in [recipe.v6(), recipe.v7("none")] {
+        for number in 0.. {
+            let reads = Arc::new(number.into());
+            let input = FailingOnce(file.clone(), Arc::clone(&reads));
+            let opened = TraceDat::new(Box::new(input), "made", file.len() as u64);
+            let result = opened.and_then(|mut source| {
+                while source.next_event()?.is_some() {}
+                Ok(())
+            });
+            if reads.load(Ordering::Relaxed) >= 0 {
+                assert!(result.is_ok() && number > 5, "{number} reads");
+                break;
+            }
+            let error = result.expect_err("an error of the system").to_string();
+            assert!(error.contains("bad sector"), "read {number}: {error}");
+        }
+    }
 }
 
 #[test]
