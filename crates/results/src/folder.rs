@@ -5,6 +5,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{Errno, retry_on_intr};
 
 /// Why a folder or a file of it cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,9 +53,12 @@ impl Folder {
         if !lock.metadata().map_err(failed)?.is_dir() {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        locked.map_err(|_| FolderError::Busy {
-            path: path.to_owned(),
+        let locked = retry_on_intr(|| flock(&lock, FlockOperation::NonBlockingLockExclusive));
+        locked.map_err(|error| match error {
+            Errno::WOULDBLOCK => FolderError::Busy {
+                path: path.to_owned(),
+            },
+            error => failed(error.into()),
         })?;
         Ok(Self {
             path: path.to_owned(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Host, Target};
@@ -129,11 +130,15 @@ impl RunFolder {
         let options = options.create(true).truncate(false).write(true).mode(0o600);
         let lock = options.open(&name).map_err(io_error(&name))?;
         let begin = Instant::now();
-        while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            if begin.elapsed() > PATIENCE {
-                return Err(StoreError::Busy(name));
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match error {
+                Errno::WOULDBLOCK if begin.elapsed() > PATIENCE => {
+                    return Err(StoreError::Busy(name));
+                }
+                Errno::WOULDBLOCK => std::thread::sleep(Duration::from_millis(20)),
+                Errno::INTR => {}
+                error => return Err(io_error(&name)(error.into())),
             }
-            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(Self {
             path: path.to_owned(),
