@@ -1,8 +1,10 @@
 //! The loop: items 1–6, 17 and 18.
 
+use std::sync::atomic::AtomicU64;
+
 use stealtime_hypervisor::directed_yield::ple::{PleKnobs, PleVendor, PleWindow, spins_in_kernel};
 use stealtime_hypervisor::directed_yield::{
-    Reason, SchedOut, SpinOutcome, YieldFlags, YieldKnobs, YieldTo,
+    Reason, SchedOut, SpinOutcome, YieldFlags, YieldKnobs, YieldState, YieldTo,
 };
 use stealtime_hypervisor::ipi_tracking::NoSuchVcpu;
 
@@ -22,6 +24,21 @@ fn strict() -> YieldKnobs {
         enable_relaxed_boost: false,
         ..YieldKnobs::default()
     }
+}
+
+#[test]
+fn a_spinner_is_seen_as_one_until_it_ends() {
+    let state = YieldState::<AtomicU64>::new();
+    state.begin_spin();
+    assert_eq!(state.flags(), YieldFlags::IN_SPIN_LOOP);
+    state.end_spin();
+    assert_eq!(state.flags(), YieldFlags::default());
+}
+
+#[test]
+fn a_union_of_flags_keeps_what_both_have() {
+    let flags = YieldFlags::READY.with(YieldFlags::PREEMPTED);
+    assert_eq!(flags.with(YieldFlags::READY), flags);
 }
 
 #[test]
