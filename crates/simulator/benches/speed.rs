@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p stealtime-simulator --bench speed` prints a table: engine events a second of
 //! processor time on one core, simulated seconds a second of it, and what is allocated for each
-//! vCPU. `-- --only WORD` runs the rows whose name has the word.
+//! vCPU. `-- --only WORD` runs the rows whose name has the word, `--ms N` simulates N ms of each
+//! (`scripts/count-instructions`).
 
 #[path = "../tests/common/counting.rs"]
 mod counting;
@@ -143,10 +144,12 @@ fn memory(name: &str, config: &Config) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let only = words.iter().position(|word| word == "--only");
-    let only = only
-        .and_then(|at| words.get(at + 1))
-        .map_or("", String::as_str);
+    let value = |option: &str| {
+        let place = words.iter().position(|word| word == option)?;
+        words.get(place + 1)
+    };
+    let only = value("--only").map_or("", String::as_str);
+    let ms: Option<u64> = value("--ms").and_then(|word| word.parse().ok());
     if only.is_empty() || only == "memory" {
         let idle = |cpus, vms| pooled(config(cpus, vms, 16, "idle", 50));
         memory("1024 vCPUs on 128 CPUs", &idle(128, 64));
@@ -156,8 +159,11 @@ fn main() {
         "| scenario | pCPUs | vCPUs | events | M events/s | ns/event | simulated s/s | bytes/vCPU |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    let row = |name: &str, config: Config| {
+    let row = |name: &str, mut config: Config| {
         if name.contains(only) {
+            if let Some(ms) = ms {
+                config.run.duration_ns = ms * 1_000_000;
+            }
             run(name, &config);
         }
     };
