@@ -4,7 +4,6 @@
 //! Implementations: `kvm_ioctls::{VmFd, VcpuFd}` and raw file descriptors in [`crate::kvm`], and a
 //! machine without a device in [`crate::fake`].
 
-use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -198,7 +197,7 @@ pub trait Vm {
     }
 
     /// The id of a vCPU that the VM `identity` is known to have and that is none of `ids`.
-    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+    fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
         let _ = (identity, ids);
         None
     }

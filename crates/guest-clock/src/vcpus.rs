@@ -3,8 +3,6 @@
 //! One given twice leaves another with a TSC of its own; one left out, or one of another VM, keeps
 //! the master clock off. KVM accepts each of the three.
 
-use std::collections::BTreeMap;
-
 use crate::device::{Vcpu, Vm};
 use crate::error::WrongVcpus;
 
@@ -17,7 +15,8 @@ pub(crate) fn check<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<(), WrongVcpu
             return Ok(());
         }
     }
-    let mut first_at = BTreeMap::new();
+    // A few thousand at most: a map costs a VMM more text than comparisons cost time.
+    let mut known: Vec<(u32, usize)> = Vec::with_capacity(vcpus.len());
     let mut expected = vm.identity();
     let mut unknown = false;
     for (vcpu, device) in vcpus.iter().enumerate() {
@@ -29,16 +28,20 @@ pub(crate) fn check<V: Vm, C: Vcpu>(vm: &V, vcpus: &[C]) -> Result<(), WrongVcpu
         if *expected.get_or_insert(identity.vm) != identity.vm {
             return Err(WrongVcpus::AnotherVm { vcpu, id });
         }
-        if let Some(first) = first_at.insert(id, vcpu) {
-            let again = vcpu;
-            return Err(WrongVcpus::Twice { first, again, id });
+        if let Some((_, first)) = known.iter().find(|(earlier, _)| *earlier == id) {
+            return Err(WrongVcpus::Twice {
+                first: *first,
+                again: vcpu,
+                id,
+            });
         }
+        known.push((id, vcpu));
     }
     // A vCPU without an identity may be the one that seems to be missing.
     let Some(identity) = expected.filter(|_| !unknown) else {
         return Ok(());
     };
-    let ids = first_at.into_keys().collect();
+    let ids: Vec<u32> = known.into_iter().map(|(id, _)| id).collect();
     match vm.another_vcpu(identity, &ids) {
         Some(id) => Err(WrongVcpus::LeftOut {
             id,

@@ -52,7 +52,7 @@ mod clocks {
         vcpus: &[RawVcpu<'_>],
     ) -> Result<Explanation, Box<dyn Error>> {
         let options = Options::new(Policy::ELAPSED).stopping(Stopping::Done);
-        Ok(Saved::load(file)?.restore(&RawVm::new(vm), vcpus, options)?)
+        Ok(Saved::from_bytes(file)?.restore(&RawVm::new(vm), vcpus, options)?)
     }
 
     /// Descriptors 3 and on are a VM and its vCPUs, if the caller has opened them.

@@ -1,7 +1,6 @@
 //! How long KVM takes to save and restore a guest's clocks, apart from this library's own work.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -125,7 +124,7 @@ impl<T: Vm> Vm for Timed<'_, T> {
     fn identity(&self) -> Option<u64> {
         self.inner.identity()
     }
-    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+    fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
         self.inner.another_vcpu(identity, ids)
     }
 }

@@ -9,7 +9,6 @@ mod arm64;
 mod golden;
 mod host;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
@@ -228,7 +227,7 @@ impl Vm for FakeVm {
         Some(self.number())
     }
 
-    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+    fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
         let vcpus = u32::try_from(self.state().vcpus.len()).unwrap_or(u32::MAX);
         (0..vcpus).find(|id| identity == self.number() && !ids.contains(id))
     }

@@ -1,6 +1,5 @@
 //! x86: kvmclock, TSC offsets, registers.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use kvm_ioctls::{VcpuFd, VmFd};
@@ -169,7 +168,7 @@ macro_rules! vm_by_descriptor {
             fn bracket(&self) -> Bracket {
                 bracket()
             }
-            fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+            fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
                 identity::another_of(identity, ids)
             }
         }

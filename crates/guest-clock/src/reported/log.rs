@@ -1,7 +1,6 @@
 //! The record of an order: each write to a VM or a vCPU, as it was made.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
 use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
 
@@ -128,7 +127,7 @@ impl<T: Vm> Vm for Logged<'_, T> {
         self.inner.identity()
     }
 
-    fn another_vcpu(&self, identity: u64, ids: &BTreeSet<u32>) -> Option<u32> {
+    fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
         self.inner.another_vcpu(identity, ids)
     }
 }
