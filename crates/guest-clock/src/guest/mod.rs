@@ -35,7 +35,7 @@ use crate::fake::GuestReading;
 use crate::kvm::rdtsc;
 use crate::save::of;
 use program::{
-    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, EACH, LATEST_CLOCK, LATEST_TSC,
+    BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, LATEST_CLOCK, LATEST_TSC,
     MEMORY_BYTES, MOST_VCPUS, PAGE_BYTES, PAGES,
 };
 
@@ -102,6 +102,7 @@ impl Guest {
     ///
     /// # Errors
     /// [`GuestError`].
+    #[cfg(feature = "bench")]
     pub(crate) fn each(reader: Reader, times: usize) -> Result<Vec<u64>, GuestError> {
         // What fits between the first block and the pages.
         const AT_ONCE: u32 = 2_000;
@@ -109,7 +110,8 @@ impl Guest {
         let mut cycles = Vec::with_capacity(times);
         while cycles.len() < times {
             guest.run(AT_ONCE)?;
-            let pairs = (0..u64::from(AT_ONCE) / 2).map(|n| guest.memory.read(EACH + 8 * n));
+            let pairs =
+                (0..u64::from(AT_ONCE) / 2).map(|n| guest.memory.read(program::EACH + 8 * n));
             cycles.extend(pairs.flat_map(|pair| [pair & 0xffff_ffff, pair >> 32]));
         }
         cycles.truncate(times);
