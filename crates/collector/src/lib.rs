@@ -142,7 +142,8 @@ impl Collector {
         let mut rows = std::mem::take(&mut self.ended);
         rows.extend(live.into_iter().map(|vcpu| self.row(vcpu, names)));
         let name = |key| self.vms.name(key, &self.tracker, names);
-        let vms = row::vms(rows, self.tracker.reasons(), name);
+        let occupant = |cause, key| self.vms.occupant(cause, key, &self.tracker, names);
+        let vms = row::vms(rows, self.tracker.reasons(), name, occupant);
         let meter = self.tracker.observer_mut();
         let sample = Sample {
             start_ns: meter.since,
@@ -185,6 +186,8 @@ impl Collector {
                 let bandwidth = meter.bandwidth;
                 meter.accounts[vcpu.index()].settle(now, bandwidth);
                 let mut row = self.row(vcpu, names);
+                let key = row.key();
+                row.name(|cause| self.vms.occupant(cause, key, &self.tracker, names));
                 row.vcpu.has_ended = true;
                 match self.ended.len() < MAX_ENDED {
                     true => self.ended.push(row),

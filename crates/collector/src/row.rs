@@ -24,22 +24,38 @@ pub(crate) struct Row {
     wakeup_classes: Classes,
     stall_classes: Classes,
     slots: Vec<Slot>,
-    stalls: Vec<Stall>,
+    stalls: Vec<Unnamed>,
+}
+
+/// A wait, perhaps without the name of its cause: a name takes some 100 ns, and most waits are not shown.
+#[derive(Debug, Clone)]
+struct Unnamed {
+    stall: Stall,
+    /// `None`: it has its name.
+    cause: Option<Cause>,
+}
+
+impl Unnamed {
+    fn name(&mut self, occupant: impl Fn(Cause) -> Occupant) {
+        if let Some(cause) = self.cause.take() {
+            let Occupant { cause, name } = occupant(cause);
+            (self.stall.cause, self.stall.who) = (cause, name);
+        }
+    }
 }
 
 impl Row {
-    /// The part of a vCPU of which the interval is settled. `resolve` names the causes of its waits.
+    /// The part of a vCPU of which the interval is settled. `resolve` gives the causes of its waits.
     pub(crate) fn new(
         key: VmKey,
         vcpu: VcpuIndex,
         tracker: &Tracker<Meter>,
-        resolve: impl Fn(Cause) -> Occupant,
+        resolve: impl Fn(Cause) -> &'static str,
     ) -> Self {
         let account = &tracker.observer().accounts[vcpu.index()];
         let (number, tid) = (tracker.vcpu(vcpu).id().0, tracker.thread_of(vcpu).tid.0);
         let stall = |wait: &Wait, goes_on| {
-            let Occupant { cause, name } = resolve(wait.cause);
-            Stall {
+            let stall = Stall {
                 vcpu: number,
                 tid,
                 start_ns: wait.start,
@@ -49,15 +65,16 @@ impl Row {
                     _ => "preempted",
                 },
                 cpu: wait.cpu,
-                cause,
-                who: name,
                 goes_on,
-            }
+                ..Stall::default()
+            };
+            let cause = Some(wait.cause);
+            Unnamed { stall, cause }
         };
         let ended = account.waits.iter().map(|wait| stall(wait, false));
         let open = account.open_wait().filter(|wait| wait.ns >= SHORT_NS);
         let open = open.iter().map(|wait| stall(wait, true));
-        let stalls: Vec<Stall> = ended.chain(open).collect();
+        let stalls: Vec<Unnamed> = ended.chain(open).collect();
         Self {
             key,
             vcpu: Vcpu {
@@ -65,7 +82,7 @@ impl Row {
                 tid,
                 times: times(account, &resolve),
                 wakeups: wakeups(&account.wakeups),
-                stall_ns: stalls.iter().map(|stall| stall.ns).max().unwrap_or(0),
+                stall_ns: stalls.iter().map(|wait| wait.stall.ns).max().unwrap_or(0),
                 has_ended: false,
             },
             wakeups: account.wakeups.clone(),
@@ -74,6 +91,16 @@ impl Row {
             slots: account.slots.clone(),
             stalls,
         }
+    }
+
+    /// Names the causes of its waits, while their tasks have their numbers.
+    pub(crate) fn name(&mut self, occupant: impl Fn(Cause) -> Occupant) {
+        self.stalls.iter_mut().for_each(|wait| wait.name(&occupant));
+    }
+
+    /// Its VM.
+    pub(crate) const fn key(&self) -> VmKey {
+        self.key
     }
 
     fn add(&mut self, added: &Self) {
@@ -107,10 +134,10 @@ fn add_slots(sums: &mut Vec<Slot>, added: &[Slot]) {
     }
 }
 
-fn times(account: &Account, resolve: impl Fn(Cause) -> Occupant) -> Times {
+fn times(account: &Account, resolve: impl Fn(Cause) -> &'static str) -> Times {
     let mut ready = Ready::default();
     for (&occupant, &ns) in &account.ready {
-        let sum = match resolve(occupant).cause {
+        let sum = match resolve(occupant) {
             "vcpu_same_vm" => &mut ready.vcpu_same_vm,
             "vcpu_other_vm" => &mut ready.vcpu_other_vm,
             "vmm_thread" => &mut ready.vmm_thread,
@@ -145,11 +172,12 @@ fn wakeups(histogram: &Histogram) -> Wakeups {
     }
 }
 
-/// Rows by VM. `name` has the names of those that have one.
+/// Rows by VM. `name` has the names of those that have one, and `occupant` the names of causes.
 pub(crate) fn vms(
     rows: Vec<Row>,
     reasons: &Reasons,
     name: impl Fn(VmKey) -> Option<String>,
+    occupant: impl Fn(Cause, VmKey) -> Occupant,
 ) -> Vec<Vm> {
     let mut groups = BTreeMap::<VmKey, Vec<Row>>::new();
     for row in rows {
@@ -163,7 +191,7 @@ pub(crate) fn vms(
             _ => None,
         },
         guessed: has_several && matches!(key, VmKey::Linked(_)),
-        ..vm(rows, reasons)
+        ..vm(rows, reasons, |cause| occupant(cause, key))
     };
     let mut vms: Vec<Vm> = groups.into_iter().map(group).collect();
     let lowest_tid = |vm: &Vm| vm.vcpus.iter().map(|vcpu| vcpu.tid).min();
@@ -192,8 +220,9 @@ fn name_apart(vms: &mut [Vm]) {
 }
 
 /// The sums of a VM.
-fn vm(rows: Vec<Row>, reasons: &Reasons) -> Vm {
+fn vm(rows: Vec<Row>, reasons: &Reasons, occupant: impl Fn(Cause) -> Occupant) -> Vm {
     let mut vm = Vm::default();
+    let mut stalls = Vec::new();
     let (mut latencies, mut slots) = (Histogram::default(), Vec::new());
     for row in rows {
         vm.times.add(&row.vcpu.times);
@@ -201,13 +230,14 @@ fn vm(rows: Vec<Row>, reasons: &Reasons) -> Vm {
         vm.wakeup_classes.add(&row.wakeup_classes);
         vm.stall_classes.add(&row.stall_classes);
         add_slots(&mut slots, &row.slots);
-        vm.stalls.extend(row.stalls);
+        stalls.extend(row.stalls);
         vm.vcpus.push(row.vcpu);
     }
     vm.wakeups = wakeups(&latencies);
-    vm.stalls
-        .sort_by_key(|stall| (std::cmp::Reverse(stall.ns), stall.start_ns));
-    vm.stalls.truncate(STALLS);
+    stalls.sort_by_key(|wait| (std::cmp::Reverse(wait.stall.ns), wait.stall.start_ns));
+    stalls.truncate(STALLS);
+    stalls.iter_mut().for_each(|wait| wait.name(&occupant));
+    vm.stalls = stalls.into_iter().map(|wait| wait.stall).collect();
     vm.vcpus.sort_by_key(|vcpu| (vcpu.vcpu, vcpu.tid));
     let exits = (0..).map(ReasonIndex).zip(slots);
     let exits = exits.filter(|(_, slot)| slot.count > 0 || slot.ns > 0);

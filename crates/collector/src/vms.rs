@@ -31,11 +31,6 @@ pub(crate) struct Occupant {
     pub(crate) name: String,
 }
 
-fn occupant(cause: &'static str, name: impl Into<String>) -> Occupant {
-    let name = name.into();
-    Occupant { cause, name }
-}
-
 /// What makes vCPUs one VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum VmKey {
@@ -106,60 +101,86 @@ impl KnownVms {
         }
     }
 
-    /// What a CPU did.
+    /// What a CPU did while a vCPU of the VM `waiting` waited for it: a name of [`crate::Ready`].
     pub(crate) fn cause(
         &self,
         cause: Cause,
         waiting: VmKey,
         tracker: &Tracker<Meter>,
         names: &dyn Names,
-    ) -> Occupant {
-        if let Some(softirq) = cause.softirq_name() {
-            return occupant("irq", softirq);
+    ) -> &'static str {
+        if cause.softirq_name().is_some() {
+            return "irq";
         }
         match (cause, cause.thread()) {
-            (Cause::HARDIRQ, _) => occupant("irq", "hardirq"),
-            (Cause::THROTTLED, _) => occupant("throttled", ""),
-            (Cause::OTHERS, _) => occupant("host_task", "(others)"),
-            (_, Some(ThreadIndex::IDLE)) => occupant("idle", ""),
-            (_, Some(thread)) => self.task(thread, waiting, tracker, names),
-            (_, None) => occupant("unknown", ""),
+            (Cause::HARDIRQ, _) => "irq",
+            (Cause::THROTTLED, _) => "throttled",
+            (Cause::OTHERS, _) => "host_task",
+            (_, Some(ThreadIndex::IDLE)) => "idle",
+            (_, Some(thread)) => self.task(tracker.threads().get(thread), waiting, tracker, names),
+            (_, None) => "unknown",
+        }
+    }
+
+    /// The same with the name of the task, the VM or the softirq.
+    pub(crate) fn occupant(
+        &self,
+        cause: Cause,
+        waiting: VmKey,
+        tracker: &Tracker<Meter>,
+        names: &dyn Names,
+    ) -> Occupant {
+        let name = match (cause, cause.softirq_name(), cause.thread()) {
+            (_, Some(softirq), _) => softirq.to_owned(),
+            (Cause::HARDIRQ, ..) => "hardirq".to_owned(),
+            (Cause::OTHERS, ..) => "(others)".to_owned(),
+            (Cause::THROTTLED, ..) | (_, _, None | Some(ThreadIndex::IDLE)) => String::new(),
+            (_, _, Some(thread)) => {
+                let thread = tracker.threads().get(thread);
+                let vm = seen_vcpu(thread, tracker).map(|vcpu| self.key(tracker, vcpu));
+                let vm = vm.filter(|vm| *vm != waiting);
+                let name = vm.and_then(|vm| self.name(vm, tracker, names));
+                name.unwrap_or_else(|| shown_name(thread, names))
+            }
+        };
+        Occupant {
+            cause: self.cause(cause, waiting, tracker, names),
+            name,
         }
     }
 
     fn task(
         &self,
-        index: ThreadIndex,
+        thread: &Thread,
         waiting: VmKey,
         tracker: &Tracker<Meter>,
         names: &dyn Names,
-    ) -> Occupant {
-        let thread = tracker.threads().get(index);
-        let name = shown_name(thread, names);
-        let vcpu = thread.vcpu.filter(|&vcpu| tracker.vcpu(vcpu).is_seen());
-        if let Some(vcpu) = vcpu {
-            let key = self.key(tracker, vcpu);
-            return match key == waiting {
-                true => occupant("vcpu_same_vm", name),
-                false => {
-                    let vm = self.name(key, tracker, names);
-                    occupant("vcpu_other_vm", vm.unwrap_or(name))
-                }
+    ) -> &'static str {
+        if let Some(vcpu) = seen_vcpu(thread, tracker) {
+            return match self.key(tracker, vcpu) == waiting {
+                true => "vcpu_same_vm",
+                false => "vcpu_other_vm",
             };
         }
+        let name = names.name(thread.name);
         let serves = |pid: i32| self.running.contains(&pid);
-        let is_of_vmm = is_vmm_name(&name)
+        let is_of_vmm = is_vmm_name(name)
             || serves(thread.process.0)
-            || served_process(&name).is_some_and(|pid| serves(pid.0))
+            || served_process(name).is_some_and(|pid| serves(pid.0))
             || self.processes.contains_key(&thread.tid.0);
         if is_of_vmm {
-            occupant("vmm_thread", name)
-        } else if thread.parent.0 == KTHREADD || is_kernel_name(&name) {
-            occupant("kernel_thread", name)
+            "vmm_thread"
+        } else if thread.parent.0 == KTHREADD || is_kernel_name(name) {
+            "kernel_thread"
         } else {
-            occupant("host_task", name)
+            "host_task"
         }
     }
+}
+
+/// The vCPU that a task runs, if KVM's events were seen in its context.
+fn seen_vcpu(thread: &Thread, tracker: &Tracker<Meter>) -> Option<VcpuIndex> {
+    thread.vcpu.filter(|&vcpu| tracker.vcpu(vcpu).is_seen())
 }
 
 /// The name of a process that has one of its own (QEMU's `-name web,process=web`).

@@ -170,23 +170,24 @@ fn resident_mib() -> u64 {
 #[test]
 #[ignore = "a measurement of some seconds: cargo test -p stealtime-collector -- --ignored --nocapture"]
 fn a_large_host_takes_little() {
-    let mut load = Load::new();
-    let before = resident_mib();
-    let began = cpu_ns();
-    load.name(0);
-    // 60 s of the host's time at 667,000 events a second.
-    while load.now < 61_000_000_000 {
-        load.round(0);
-        load.samples.truncate(1);
+    // 60 s of the host's time at 667,000 and at 100,000 events a second.
+    for step in [1_500, 10_000] {
+        let mut load = Load::new();
+        load.step = step;
+        let before = resident_mib();
+        let began = cpu_ns();
+        load.name(0);
+        while load.now < 61_000_000_000 {
+            load.round(0);
+            load.samples.truncate(1);
+        }
+        let each = (cpu_ns() - began) / load.events;
+        let used = resident_mib().saturating_sub(before);
+        let events = load.events;
+        println!("{events} events, {each} ns of CPU time each, {used} MiB");
+        assert!(used < 64, "{used} MiB");
+        assert_eq!(load.samples[0].vms.len(), VMS as usize);
     }
-    let each = (cpu_ns() - began) / load.events;
-    let used = resident_mib() - before;
-    println!(
-        "{} events, {each} ns of CPU time each, {used} MiB",
-        load.events
-    );
-    assert!(used < 64, "{used} MiB");
-    assert_eq!(load.samples[0].vms.len(), VMS as usize);
 }
 
 #[test]
