@@ -83,6 +83,7 @@ impl Scripts {
             decisions: self
                 .decisions
                 .decisions(|tid| self.vcpus.contains_key(&tid)),
+            newidle: self.newidle.found(),
             switches,
             migrations,
             yields,

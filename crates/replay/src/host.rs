@@ -13,8 +13,8 @@ use stealtime_simulator::config::{
 use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
 
 use crate::jitter::jittered;
+use crate::newidle::NewIdle;
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
-use crate::release::Release;
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
 const BOUND_FROM: u64 = 20;
@@ -157,19 +157,19 @@ pub struct Assumed {
 pub enum FindsIdle {
     /// A wakeup searches as far as utilization lets it. A CPU that runs out of tasks looks for others.
     ByUtilization,
-    /// The same, but such a CPU looks for others with a probability that no recording shows. Each seed has
-    /// another one.
-    AtChance,
+    /// The same, but such a CPU looks for others with a probability that the recording shows more or less
+    /// well. Each seed has another one that fits.
+    AtChance(NewIdle),
 }
 
 impl FindsIdle {
-    /// Of a kernel. One of no known release finds them as one of today.
+    /// Of the recorded kernel. One of no known release finds them as one of today.
     #[must_use]
-    pub fn of_release(release: Option<Release>) -> Option<Self> {
-        match release {
+    pub fn of_recording(recording: &Recording) -> Option<Self> {
+        match recording.release {
             Some(release) if !release.searches_by_utilization() => None,
             Some(release) if !release.skips_newidle() => Some(Self::ByUtilization),
-            _ => Some(Self::AtChance),
+            _ => Some(Self::AtChance(recording.newidle)),
         }
     }
 
@@ -177,7 +177,7 @@ impl FindsIdle {
     fn skips_permille(self, seed: u64) -> u16 {
         match self {
             Self::ByUtilization => 0,
-            Self::AtChance => 1000 - spread_permille(seed, 2),
+            Self::AtChance(newidle) => newidle.skips_permille(spread_permille(seed, 2)),
         }
     }
 }

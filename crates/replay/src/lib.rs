@@ -21,6 +21,7 @@ mod jitter;
 #[path = "tests/kinds.rs"]
 mod kinds;
 mod lost;
+mod newidle;
 mod observe;
 mod polling;
 mod population;
@@ -43,6 +44,7 @@ pub use cpus::{NoCpuLeft, OnCpus};
 pub use decisions::Decisions;
 pub use export::export_events;
 pub use extract::Extractor;
+pub use newidle::NewIdle;
 pub use population::{Counted, Counts, Guest, VmCopy, copy_bytes};
 pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen, Wait};
 pub use release::Release;

@@ -376,7 +376,7 @@ pub(crate) fn free(assumed: &Assumed, recording: &Recording) -> Assumed {
     let mut changed = assumed.clone();
     changed.placement = Some(Placement::Simulated);
     changed.timed_moves = false;
-    changed.finds_idle = FindsIdle::of_release(recording.release);
+    changed.finds_idle = FindsIdle::of_recording(recording);
     let every_cpu: Vec<u32> = (0..recording.cpus).collect();
     for task in recording.tasks.iter().filter(|task| task.vm.is_some()) {
         let cpus = changed.affinity.entry(task.tid);

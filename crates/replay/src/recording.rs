@@ -8,6 +8,7 @@ use stealtime_hypervisor::fair::Preempt;
 use stealtime_simulator::script::{Gaps, Late, Stall, Step, Then, Ticks};
 
 use crate::decisions::Decisions;
+use crate::newidle::NewIdle;
 use crate::release::Release;
 use crate::slices::SliceTimers;
 use crate::watch::WakeLatencies;
@@ -169,6 +170,8 @@ pub struct Recording {
     pub slices: SliceTimers,
     /// What was decided at wakeups.
     pub decisions: Decisions,
+    /// How often CPUs that ran out of tasks looked for others.
+    pub newidle: NewIdle,
     /// Switches to tasks.
     pub switches: u64,
     /// Tasks that were moved to another CPU.

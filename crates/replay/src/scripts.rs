@@ -9,6 +9,7 @@ use stealtime_track::{Hrtimers, SwitchOut, ThreadIndex, ThreadRef};
 
 use crate::cpu::{Cpu, Wakes};
 use crate::decisions::Watcher;
+use crate::newidle;
 use crate::polling::Polling;
 use crate::quota::{AtEnd, Quotas};
 use crate::recording::Resolved;
@@ -61,6 +62,7 @@ pub(crate) struct Scripts {
     pub(crate) wakeups: WakeLatencies,
     pub(crate) slices: SliceTimers,
     pub(crate) decisions: Watcher,
+    pub(crate) newidle: newidle::Watcher,
     /// Exits that halt.
     pub(crate) halts: u64,
     /// `kvm_vcpu_wakeup`.
@@ -112,6 +114,7 @@ impl Scripts {
             wakeups: WakeLatencies::default(),
             slices: SliceTimers::default(),
             decisions: Watcher::default(),
+            newidle: newidle::Watcher::default(),
             halts: 0,
             halt_ends: 0,
             idle_wakes: Wakes::default(),
@@ -140,6 +143,7 @@ impl Scripts {
         self.timers.advance(event);
         self.wakeups.take(event);
         self.decisions.take(event);
+        self.newidle.take(event);
     }
 
     pub(crate) fn new_edge(&mut self) -> Edge {
