@@ -11,6 +11,7 @@ mod drawn;
 mod table;
 mod truth;
 
+use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use stealtime_simulator::Fault;
 use stealtime_whatif::capacity::{
     Capacity, Curve, FitError, Limit, LimitError, Question, RecordedHost,
 };
-use stealtime_whatif::{Baseline, Error, HostFacts};
+use stealtime_whatif::{Baseline, Error, HostFacts, HostFileError, Recorded};
 use table::Row;
 use truth::{MOST, Truth};
 
@@ -43,6 +44,9 @@ pub enum Failure {
     /// Of a limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// Of what is known of the host.
+    #[error(transparent)]
+    Facts(#[from] HostFileError),
     /// No VM ran.
     #[error("the recording has no VM")]
     NoVm,
@@ -79,12 +83,24 @@ fn arguments() -> Option<Arguments> {
     Some(found)
 }
 
-/// The curve of the counted VM, from a recording of the host with one of it.
-fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<Curve, Failure> {
+/// What the snapshot in a recording says of such a host: it has cgroups as libvirt lays them out, all of one
+/// weight, and this preemption mode.
+fn facts(recorded: &Recorded) -> Result<HostFacts, Failure> {
+    let mut lines = "groups = true\nvcpu_cgroups = true\nsched.preempt = lazy\n".to_owned();
+    for vm in truth::in_order(recorded) {
+        let _ = writeln!(lines, "vm.{}.cpu_weight = 100", vm.name);
+    }
+    Ok(HostFacts::parse("snapshot", &lines, recorded)?)
+}
+
+/// The curve of the counted VM, from a recording of the host with one of it; and how often that shows whether
+/// a CPU that runs out of tasks looks for others.
+fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<(Curve, u64), Failure> {
     let recorded = truth::record(&host.with_count(1, 0))?;
+    let newidle = recorded.recording().newidle;
     let counted = truth::in_order(&recorded).into_iter().next();
     let counted = counted.ok_or(Failure::NoVm)?.name;
-    let facts = HostFacts::default();
+    let facts = facts(&recorded)?;
     let base = Baseline::fit(recorded, facts, &stealtime_whatif::Question::default())?;
     let stop = AtomicBool::new(false);
     let replayed = RecordedHost::new(&base, NonZeroUsize::MIN, &stop, &|_| {});
@@ -95,7 +111,8 @@ fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<Curve, Failure> {
     };
     let (span_ns, wakeups) = (replayed.span_ns(), replayed.wakeups());
     let capacity = Capacity::answer(&replayed, &question, SEEDS, 1, span_ns, &wakeups)?;
-    capacity.curves.into_iter().next().ok_or(Failure::NoVm)
+    let curve = capacity.curves.into_iter().next().ok_or(Failure::NoVm)?;
+    Ok((curve, newidle.pulled + newidle.skipped))
 }
 
 /// Truth and prediction of a seed's host; `None` if not 1 to 8 fit.
@@ -107,11 +124,11 @@ fn answer(seed: u64, takes_truth: bool) -> Result<Option<Row>, Failure> {
         return Ok(None);
     };
     if takes_truth {
-        let again = Truth::find(&host, limits, 1 + truth::RUNS)?;
+        let again = Truth::find(&host, limits, 1 + truth::RUNS_ALONE)?;
         return Ok(Some(Row::of_runs(&host, largest, &again)));
     }
-    let curve = predict(&host, limits)?;
-    Ok(Some(Row::new(&host, &truth, largest, &curve)))
+    let (curve, looks) = predict(&host, limits)?;
+    Ok(Some(Row::new(&host, &truth, largest, &curve, looks)))
 }
 
 fn main() -> ExitCode {

@@ -8,6 +8,9 @@ use stealtime_whatif::capacity::Curve;
 use super::drawn::DrawnHost;
 use super::truth::{MOST, Truth};
 
+/// Fewer looks of CPUs that run out of tasks do not show how often they look.
+const FEW_LOOKS: u64 = 10;
+
 /// Truth and prediction of a host.
 pub struct Row {
     pub seed: u64,
@@ -19,12 +22,14 @@ pub struct Row {
     predicted: u32,
     least: u32,
     greatest: u32,
+    /// How often the recording shows whether a CPU that runs out of tasks looks for others.
+    looks: u64,
     /// True and predicted figures by count.
     figures: Vec<String>,
 }
 
 impl Row {
-    pub fn new(host: &DrawnHost, truth: &Truth, largest: u32, curve: &Curve) -> Self {
+    pub fn new(host: &DrawnHost, truth: &Truth, largest: u32, curve: &Curve, looks: u64) -> Self {
         let figures = truth.figures.iter().zip(1..).map(|(shown, count)| {
             let values = truth.values[count as usize - 1].iter();
             let values: Vec<String> = values.map(|value| format!("{value:.1}")).collect();
@@ -44,6 +49,7 @@ impl Row {
         Self {
             least: curve.least,
             greatest: curve.greatest,
+            looks,
             figures: figures.collect(),
             // No more than are asked for.
             ..Self::of_count(host, largest, curve.largest.unwrap_or(0).min(MOST + 1))
@@ -67,6 +73,7 @@ impl Row {
             predicted,
             least: predicted,
             greatest: predicted,
+            looks: 0,
             figures: Vec::new(),
         }
     }
@@ -157,8 +164,13 @@ pub fn render(rows: &[Row], shows_figures: bool) -> String {
             _ => "11 to 16 CPUs",
         };
         let figure = row.limits.split(['<', '>']).next().unwrap_or_default();
+        let looks = match row.looks {
+            0..FEW_LOOKS => "looks of CPUs not recorded",
+            _ => "looks of CPUs recorded",
+        };
         let names = [
             "all".to_owned(),
+            looks.to_owned(),
             row.counted.to_owned(),
             format!("`{figure}`"),
             cpus.to_owned(),

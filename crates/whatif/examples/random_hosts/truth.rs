@@ -12,6 +12,9 @@ use super::drawn::DrawnHost;
 
 /// Runs of each count.
 pub const RUNS: u64 = 3;
+/// Runs of a VM alone, of which its work alone is the mean. A lone VM has fewer bursts than several copies,
+/// so that its work differs by more from run to run.
+pub const RUNS_ALONE: u64 = 12;
 /// Counts beyond it are not asked for.
 pub const MOST: u32 = 8;
 
@@ -73,7 +76,7 @@ impl Truth {
         for vm in 0..host.vms() {
             let mut works = Vec::new();
             let mut is_elastic = false;
-            for run in first..first + if is_work { RUNS } else { 1 } {
+            for run in first..first + if is_work { RUNS_ALONE } else { 1 } {
                 let recorded = recorded_vms(&record(&host.alone(vm, run))?);
                 let found = recorded.first().ok_or(Failure::NoVm)?;
                 works.push(found.work_ms);
