@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::SweepError;
-use super::record::{Ended, MetricList, Record};
+use super::record::{Brief, BriefEnded, Count, Ended, MetricList, Record};
 use crate::run::{RunError, RunOutput};
 
 /// What the file begins with.
@@ -83,11 +83,12 @@ impl Journal {
             let wrong = "this is no journal of this version: choose another --out, or --restart";
             return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
         }
-        while let Some((record, bytes)) = self.record_at(self.end, length)? {
-            if !self.accept(record, self.end) {
+        while let Some(bytes) = self.bytes_at(self.end, length)? {
+            let record = serde_json::from_slice(body(&bytes));
+            if !record.is_ok_and(|record| self.accept(record, self.end)) {
                 break;
             }
-            self.end += bytes;
+            self.end += bytes.len() as u64;
         }
         self.cut = length - self.end;
         if self.cut > 0 {
@@ -96,9 +97,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The record at a place and its length with the head; `None` at the end, and for one that is not
-    /// whole.
-    fn record_at(&self, place: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
+    /// The record at a place with its head; `None` at the end, and for one that is not whole.
+    fn bytes_at(&self, place: u64, length: u64) -> io::Result<Option<Vec<u8>>> {
         let mut head = [0; HEAD];
         if length.saturating_sub(place) < HEAD as u64 {
             return Ok(None);
@@ -109,35 +109,31 @@ impl Journal {
         if size > LONGEST || size as u64 > length - place - HEAD as u64 {
             return Ok(None);
         }
-        let mut bytes = vec![0; size];
-        self.file.read_exact_at(&mut bytes, place + HEAD as u64)?;
-        if crc32fast::hash(&bytes) != u32::from_le_bytes(sum) {
-            return Ok(None);
-        }
-        let record = serde_json::from_slice(&bytes).ok();
-        Ok(record.map(|record| (record, (HEAD + size) as u64)))
+        let mut bytes = vec![0; HEAD + size];
+        self.file.read_exact_at(&mut bytes, place)?;
+        let is_whole = crc32fast::hash(body(&bytes)) == u32::from_le_bytes(sum);
+        Ok(is_whole.then_some(bytes))
     }
 
     /// Takes a record over; `false` for one that belongs to another grid.
-    fn accept(&mut self, record: Record, place: u64) -> bool {
+    fn accept(&mut self, record: Brief, place: u64) -> bool {
         let (run, ended) = match record {
-            Record::Metrics(metrics) => {
+            Brief::Metrics(metrics) => {
                 self.metrics.push(metrics);
                 return true;
             }
-            Record::Run(run, ended) => (usize::try_from(run).unwrap_or(usize::MAX), ended),
+            Brief::Run(run, ended) => (usize::try_from(run).unwrap_or(usize::MAX), ended),
         };
         let (Some(known), Some(list)) = (self.places.get_mut(run), self.lists.get_mut(run)) else {
             return false;
         };
-        if let Ended::Done {
+        if let BriefEnded::Done {
             list: number,
-            values,
-            ..
+            values: Count(values),
         } = ended
         {
             let metrics = self.metrics.get(number as usize);
-            if metrics.is_none_or(|metrics| metrics.0.len() != values.len()) {
+            if metrics.is_none_or(|metrics| metrics.0.len() != values) {
                 return false;
             }
             *list = number;
@@ -187,16 +183,48 @@ impl Journal {
         let place = self.end + bytes.len() as u64;
         let record = Record::Run(run, ended);
         frame(&record, &mut bytes).map_err(failed)?;
-        if let Err(source) = self.file.write_all_at(&bytes, self.end) {
-            // Opening would drop a part of it: this only keeps the file tidy.
-            let _ = self.file.set_len(self.end);
-            return Err(failed(source));
-        }
-        self.end += bytes.len() as u64;
+        self.write(&bytes)?;
         for record in new.into_iter().chain([record]) {
-            let accepted = self.accept(record, place);
+            let accepted = self.accept(record.into(), place);
             debug_assert!(accepted, "a run of this grid");
         }
+        Ok(())
+    }
+
+    /// Adds a finished run of another journal of the same grid.
+    ///
+    /// # Errors
+    ///
+    /// One of the files cannot be read or written; this journal is the same as before.
+    pub(super) fn copy(&mut self, source: &Self, run: u64) -> Result<(), SweepError> {
+        let list = usize::try_from(run).ok();
+        let list = list.and_then(|run| source.lists.get(run)).copied();
+        let list = list.unwrap_or(u32::MAX);
+        let number = list as usize;
+        let known = self.metrics.get(number);
+        if known.is_none() || known != source.metrics.get(number) {
+            // Its list has another number here.
+            return match source.result(run)? {
+                Some(result) => self.append(run, result),
+                None => Ok(()),
+            };
+        }
+        let (place, bytes) = (self.end, source.bytes_of(run)?);
+        let values = Count(known.map_or(0, |known| known.0.len()));
+        self.write(&bytes)?;
+        let accepted = self.accept(Brief::Run(run, BriefEnded::Done { list, values }), place);
+        debug_assert!(accepted, "a run of this grid");
+        Ok(())
+    }
+
+    /// Writes at the end.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SweepError> {
+        if let Err(source) = self.file.write_all_at(bytes, self.end) {
+            // Opening would drop a part of it: this only keeps the file tidy.
+            let _ = self.file.set_len(self.end);
+            return Err(SweepError::file(&self.path, source));
+        }
+        self.end += bytes.len() as u64;
         Ok(())
     }
 
@@ -216,17 +244,26 @@ impl Journal {
     ///
     /// The file cannot be read any more.
     pub fn ended(&self, run: u64) -> Result<Option<Ended>, SweepError> {
-        let Some(place) = self.place(run) else {
+        if !self.has(run) {
             return Ok(None);
-        };
-        let record = self.record_at(place, self.end);
-        match record.map_err(|source| SweepError::file(&self.path, source))? {
-            Some((Record::Run(_, ended), _)) => Ok(Some(ended)),
-            _ => {
-                let wrong = io::Error::new(io::ErrorKind::InvalidData, "it was changed meanwhile");
-                Err(SweepError::file(&self.path, wrong))
-            }
         }
+        match serde_json::from_slice(body(&self.bytes_of(run)?)) {
+            Ok(Record::Run(_, ended)) => Ok(Some(ended)),
+            _ => Err(self.changed()),
+        }
+    }
+
+    /// The record of a finished run, with its head.
+    fn bytes_of(&self, run: u64) -> Result<Vec<u8>, SweepError> {
+        let place = self.place(run).unwrap_or(self.end);
+        let bytes = self.bytes_at(place, self.end);
+        let bytes = bytes.map_err(|source| SweepError::file(&self.path, source))?;
+        bytes.ok_or_else(|| self.changed())
+    }
+
+    fn changed(&self) -> SweepError {
+        let changed = io::Error::new(io::ErrorKind::InvalidData, "it was changed meanwhile");
+        SweepError::file(&self.path, changed)
     }
 
     /// The result of a run; `None` for one that has not ended.
@@ -313,6 +350,11 @@ impl Journal {
         }
         found
     }
+}
+
+/// A record without its head.
+fn body(bytes: &[u8]) -> &[u8] {
+    bytes.get(HEAD..).unwrap_or_default()
 }
 
 /// Adds a record with its head.

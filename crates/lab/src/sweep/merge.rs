@@ -57,14 +57,16 @@ impl Sweep {
     fn take(&mut self, path: &Path) -> Result<(), SweepError> {
         let (folder, _) = Folder::existing(path)?;
         let journal = Journal::open(&folder.journal(), self.plan.runs())?;
-        for run in 0..self.plan.runs() {
+        for run in (0..self.plan.runs()).filter(|run| journal.has(*run)) {
+            if !self.journal.has(run) {
+                let added = self.journal.copy(&journal, run);
+                added.map_err(|error| self.kept(error))?;
+                continue;
+            }
             let Some(result) = journal.result(run)? else {
                 continue;
             };
-            if !self.journal.has(run) {
-                let added = self.journal.append(run, result);
-                added.map_err(|error| self.kept(error))?;
-            } else if !self.journal.agrees(run, result)? {
+            if !self.journal.agrees(run, result)? {
                 return Err(SweepError::Disagree {
                     path: path.to_owned(),
                     run,

@@ -1,6 +1,9 @@
 //! What the journal holds.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::RunError;
@@ -81,6 +84,59 @@ pub(super) enum Record {
     Metrics(MetricList),
     /// A run and how it ended.
     Run(u64, Ended),
+}
+
+/// A record without values: their number is what a journal checks, and they take most of the time to read.
+#[derive(Debug, Deserialize)]
+pub(super) enum Brief {
+    Metrics(MetricList),
+    Run(u64, BriefEnded),
+}
+
+/// How a run ended, without values.
+#[derive(Debug, Deserialize)]
+pub(super) enum BriefEnded {
+    Done { list: u32, values: Count },
+    Failed(IgnoredAny),
+}
+
+/// The length of a list.
+#[derive(Debug)]
+pub(super) struct Count(pub(super) usize);
+
+impl<'d> Deserialize<'d> for Count {
+    fn deserialize<D: Deserializer<'d>>(text: D) -> Result<Self, D::Error> {
+        struct Counter;
+        impl<'d> Visitor<'d> for Counter {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'d>>(self, mut list: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+        text.deserialize_seq(Counter)
+    }
+}
+
+impl From<Record> for Brief {
+    fn from(record: Record) -> Self {
+        match record {
+            Record::Metrics(list) => Self::Metrics(list),
+            Record::Run(run, Ended::Failed(_)) => Self::Run(run, BriefEnded::Failed(IgnoredAny)),
+            Record::Run(run, Ended::Done { list, values, .. }) => {
+                let values = Count(values.len());
+                Self::Run(run, BriefEnded::Done { list, values })
+            }
+        }
+    }
 }
 
 /// Floats by their bits: JSON has neither NaN nor infinities, and results are equal to the last bit.
