@@ -1,5 +1,6 @@
 //! The folder of a fleet.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
@@ -250,7 +251,8 @@ impl Fleet {
         let work = || {
             let next = || next.fetch_add(1, Ordering::Relaxed);
             let indices = std::iter::repeat_with(next);
-            let table = |index: usize| Some((index, *tables.get(index)?));
+            // From the end: histograms, the last table, have most of the rows.
+            let table = |index: usize| Some((index, *tables.iter().rev().nth(index)?));
             let written = indices.map_while(table);
             written
                 .map(|(index, table)| (index, self.write_table(recordings, table, form)))
@@ -269,7 +271,7 @@ impl Fleet {
             }
             written
         });
-        written.sort_by_key(|(index, _)| *index);
+        written.sort_by_key(|(index, _)| Reverse(*index));
         written.into_iter().map(|(_, result)| result).collect()
     }
 

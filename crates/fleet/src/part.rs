@@ -105,7 +105,11 @@ impl<'p> Part<'p> {
         };
         let failed = |source| FleetError::file(self.path, source);
         self.file.seek(SeekFrom::Start(begin)).map_err(failed)?;
-        let rows: Vec<Vec<Value>> = serde_json::from_reader((&mut self.file).take(length))
+        // At once: a parser that reads byte by byte takes several times as long.
+        let mut bytes = Vec::new();
+        let section = (&mut self.file).take(length).read_to_end(&mut bytes);
+        section.map_err(failed)?;
+        let rows: Vec<Vec<Value>> = serde_json::from_slice(&bytes)
             .map_err(|error| FleetError::damaged(self.path, error))?;
         let columns = table.columns();
         // Host and recording come before them.
