@@ -11,6 +11,9 @@ mod formats;
 mod interface;
 mod reported;
 mod restore;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cases/seccomp.rs"]
+mod seccomp;
 mod snapshots;
 mod state;
 mod threads;

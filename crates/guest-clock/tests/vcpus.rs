@@ -150,45 +150,20 @@ mod threads {
     use guest_clock::device::{NoAnswer, Stopping, Vcpu};
     use guest_clock::kvm::RawVcpu;
 
+    use crate::seccomp::{end, equal, install, word};
+
     /// From now on this thread starts no other: `clone` and `clone3` fail with `EAGAIN`, as under a
     /// pids limit or a VMM's filter.
     fn forbid_threads() {
         let refuse = libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32;
-        let statement = |code: u32, k: u32| libc::sock_filter {
-            code: code as u16,
-            jt: 0,
-            jf: 0,
-            k,
-        };
-        let equal = |number: libc::c_long, jt: u8| libc::sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            jt,
-            jf: 0,
-            k: number as u32,
-        };
-        // The number of the call is the first word of `struct seccomp_data`.
         let mut program = [
-            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-            equal(libc::SYS_clone, 2),
-            equal(libc::SYS_clone3, 1),
-            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-            statement(libc::BPF_RET | libc::BPF_K, refuse),
+            word(0),
+            equal(libc::SYS_clone as u32, 2, 0),
+            equal(libc::SYS_clone3 as u32, 1, 0),
+            end(libc::SECCOMP_RET_ALLOW),
+            end(refuse),
         ];
-        let filter = libc::sock_fprog {
-            len: program.len() as u16,
-            filter: program.as_mut_ptr(),
-        };
-        // SAFETY: both calls change this thread only; the kernel copies the program, which lives
-        // over the call. Needed: there is no safe way to forbid oneself a call.
-        let set = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(
-                    libc::PR_SET_SECCOMP,
-                    libc::SECCOMP_MODE_FILTER,
-                    &raw const filter,
-                ) == 0
-        };
-        assert!(set, "{}", std::io::Error::last_os_error());
+        install(&mut program);
     }
 
     /// It panicked, and through the C interface aborted the VMM.

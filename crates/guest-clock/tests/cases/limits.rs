@@ -7,6 +7,10 @@ use guest_clock::guest::Guest;
 
 use super::{CALLS, IOCTLS, Outcome, guest, save_and_restore};
 
+#[path = "seccomp.rs"]
+mod seccomp;
+use seccomp::{end, equal, install, word};
+
 /// The case that a process makes instead of all: a jail has no way back.
 const ALONE: &str = "GUEST_CLOCK_ALONE";
 
@@ -44,20 +48,6 @@ fn jailed() -> Outcome {
 }
 
 fn forbid_other_calls() {
-    let statement = |code: u32, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let word = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset);
-    let end = |action| statement(libc::BPF_RET | libc::BPF_K, action);
-    let equal = |value: u32, jt, jf| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt,
-        jf,
-        k: value,
-    };
     let allow = |value: u32| [equal(value, 0, 1), end(libc::SECCOMP_RET_ALLOW)];
     // `struct seccomp_data` begins with the call's number; its second argument is at byte 24.
     let mut program = vec![word(0)];
@@ -69,21 +59,7 @@ fn forbid_other_calls() {
     program.push(word(24));
     program.extend(IOCTLS.into_iter().flat_map(allow));
     program.push(end(libc::SECCOMP_RET_KILL_PROCESS));
-    let filter = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: the kernel copies the program, which lives over the calls. Needed: there is no safe way to
-    // forbid oneself a call.
-    let set = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const filter,
-            ) == 0
-    };
-    assert!(set, "{}", std::io::Error::last_os_error());
+    install(&mut program);
 }
 
 /// KVM serves a VM to the process that created it: a forked child is refused, and named as the reason.
