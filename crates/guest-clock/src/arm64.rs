@@ -31,7 +31,7 @@ use stealtime_hypervisor::counter::arm64::{
 use crate::device::{ATTEMPTS, Bracket};
 use crate::error::{Errno, IoctlError, Jump, Unloadable};
 use crate::explanation::ForGuest;
-use crate::policy::{Inexact, Options, Policy};
+use crate::policy::{Inexact, Options, Policy, WallClocksDiffer};
 use crate::save::{GuestClocks, narrow, of};
 use crate::saved::{Arm64State, Saved, State};
 
@@ -105,16 +105,8 @@ pub enum Arm64Error {
         by_ns: u64,
     },
     /// The wall clocks of the hosts differ by more than [`Options::wall_clocks`] trusts.
-    #[error(
-        "this host's wall clock minus the source's is {ahead_ns} ns, at most {at_most_ns} ns are trusted: \
-         set the wall clocks right (NTP, PTP), trust more, or choose Policy::Stopped"
-    )]
-    WallClocksDiffer {
-        /// This host's minus the source's.
-        ahead_ns: i64,
-        /// The largest difference that is trusted, either way.
-        at_most_ns: u64,
-    },
+    #[error(transparent)]
+    WallClocksDiffer(#[from] WallClocksDiffer),
     /// The readings have a width, and exactness was demanded.
     #[error(
         "the saved offset was worked out from the guest's counter, to {bound_ns} ns: save with \
@@ -313,7 +305,7 @@ impl Saved {
         let bracket = Bracket::narrowest(|| vm.bracket());
         let count = bracket.tsc();
         let apart_ns = i128::from(bracket.realtime_ns) - i128::from(saved.realtime_ns);
-        let elapsed_ns = elapsed(apart_ns, options)?;
+        let elapsed_ns = options.pause_ns(apart_ns)?;
         let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
         let advanced_ns = options.policy.advance(forward)?;
         let by_ns = u64::try_from((-elapsed_ns).max(0)).unwrap_or(u64::MAX);
@@ -360,19 +352,5 @@ impl Saved {
                 wall_clock_late_ns: narrow(apart_ns - i128::from(advanced_ns)),
             },
         }))
-    }
-}
-
-/// The pause, of wall clocks that are so far apart.
-fn elapsed(apart_ns: i128, options: &Options) -> Result<i128, Arm64Error> {
-    let clocks = options.wall_clocks;
-    match options.policy {
-        Policy::Stopped => Ok(apart_ns),
-        _ => clocks
-            .pause_ns(apart_ns)
-            .ok_or(Arm64Error::WallClocksDiffer {
-                ahead_ns: clocks.ahead_ns,
-                at_most_ns: clocks.at_most_ns,
-            }),
     }
 }

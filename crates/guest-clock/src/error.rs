@@ -3,6 +3,7 @@
 use stealtime_hypervisor::counter::migration::MigrationError;
 use stealtime_hypervisor::counter::scaling::SetTscKhzError;
 
+use crate::policy::WallClocksDiffer;
 use crate::written::Written;
 
 /// An error number of the kernel.
@@ -447,16 +448,8 @@ pub enum PlanError {
         by_ns: u64,
     },
     /// The hosts' wall clocks are further apart than is trusted.
-    #[error(
-        "this host's wall clock minus the source's is {ahead_ns} ns, at most {at_most_ns} ns are trusted: \
-         set the wall clocks right (NTP, PTP), trust more, or choose Policy::Stopped"
-    )]
-    WallClocksDiffer {
-        /// This host's minus the source's.
-        ahead_ns: i64,
-        /// The largest difference that is trusted, either way.
-        at_most_ns: u64,
-    },
+    #[error(transparent)]
+    WallClocksDiffer(#[from] WallClocksDiffer),
     /// The host cannot give the guest its frequency.
     #[error(
         "the guest's TSC has {guest_khz} kHz, this host's {host_khz} kHz: more than \

@@ -13,7 +13,7 @@ use stealtime_hypervisor::counter::scaling::TscRate;
 use crate::device::{Bracket, HostFacts, NoAnswer, TscMeans, Vcpu, Vm};
 use crate::error::{NoThread, PlanError};
 use crate::explanation::{Explanation, OffsetsOutcome, Reason, VcpuExplanation};
-use crate::policy::{Inexact, Options, Policy, Unequal, WallClocks};
+use crate::policy::{Inexact, Options, Policy, Unequal};
 use crate::save::{cycles_to_ns, of, read_tsc, signed_ns};
 use crate::saved::{Instant, Saved, State, X86State, format};
 use crate::vcpus;
@@ -361,18 +361,11 @@ fn advance(
     reasons: &mut Vec<Reason>,
 ) -> Result<(u64, i128), PlanError> {
     let apart_ns = i128::from(anchor.realtime_ns) - i128::from(saved.realtime_ns);
+    let elapsed_ns = options.pause_ns(apart_ns)?;
     if options.policy == Policy::Stopped {
-        return Ok((0, apart_ns));
+        return Ok((0, elapsed_ns));
     }
-    let WallClocks {
-        ahead_ns,
-        at_most_ns,
-    } = options.wall_clocks;
-    let elapsed_ns = options.wall_clocks.pause_ns(apart_ns);
-    let elapsed_ns = elapsed_ns.ok_or(PlanError::WallClocksDiffer {
-        ahead_ns,
-        at_most_ns,
-    })?;
+    let ahead_ns = options.wall_clocks.ahead_ns;
     if ahead_ns != 0 {
         reasons.push(Reason::WallClocksDiffered { ahead_ns });
     }

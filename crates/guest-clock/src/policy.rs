@@ -82,13 +82,17 @@ pub struct WallClocks {
     pub at_most_ns: u64,
 }
 
-impl WallClocks {
-    /// The pause by the source's wall clock, of wall clocks that are so far apart; `None` where the known
-    /// difference is not trusted.
-    pub(crate) fn pause_ns(self, apart_ns: i128) -> Option<i128> {
-        let is_trusted = self.ahead_ns.unsigned_abs() <= self.at_most_ns;
-        is_trusted.then(|| apart_ns - i128::from(self.ahead_ns))
-    }
+/// The wall clocks of the hosts differ by more than [`Options::wall_clocks`] trusts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this host's wall clock minus the source's is {ahead_ns} ns, at most {at_most_ns} ns are trusted: \
+     set the wall clocks right (NTP, PTP), trust more, or choose Policy::Stopped"
+)]
+pub struct WallClocksDiffer {
+    /// This host's minus the source's.
+    pub ahead_ns: i64,
+    /// The largest difference that is trusted, either way.
+    pub at_most_ns: u64,
 }
 
 impl Default for WallClocks {
@@ -121,6 +125,25 @@ pub struct Options {
 }
 
 impl Options {
+    /// The pause in ns, of wall clocks that are so far apart: the known difference is taken off it.
+    ///
+    /// # Errors
+    /// The known difference is not trusted.
+    pub(crate) fn pause_ns(&self, apart_ns: i128) -> Result<i128, WallClocksDiffer> {
+        let WallClocks {
+            ahead_ns,
+            at_most_ns,
+        } = self.wall_clocks;
+        match self.policy {
+            Policy::Stopped => Ok(apart_ns),
+            _ if ahead_ns.unsigned_abs() <= at_most_ns => Ok(apart_ns - i128::from(ahead_ns)),
+            _ => Err(WallClocksDiffer {
+                ahead_ns,
+                at_most_ns,
+            }),
+        }
+    }
+
     /// This policy; exact and equal or not at all.
     #[must_use]
     pub fn new(policy: Policy) -> Self {

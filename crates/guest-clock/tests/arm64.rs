@@ -4,7 +4,7 @@
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
 use guest_clock::device::TscMeans;
 use guest_clock::fake::{Disturbance, FakeArm64Vm, FakeHost};
-use guest_clock::{GuestClocks, Options, PlanError, Policy, RestoreError};
+use guest_clock::{GuestClocks, Options, PlanError, Policy, RestoreError, WallClocksDiffer};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -112,11 +112,11 @@ fn a_known_difference_of_the_wall_clocks_is_taken_off_and_an_untrusted_one_refus
     assert_eq!(guest.vmclock_counter, done.count_at_anchor);
     assert!(guest.vmclock_max_error_ns <= done.bound_ns, "{done:?}");
     let refused = saved.restore_arm64(&vm, stated(Policy::ELAPSED, SECOND));
-    let expected = Arm64Error::WallClocksDiffer {
+    let expected = WallClocksDiffer {
         ahead_ns: 5_000_000_000,
         at_most_ns: SECOND,
     };
-    assert_eq!(refused, Err(expected));
+    assert_eq!(refused, Err(expected.into()));
     // Stopped guest time needs no wall clock.
     let stopped = saved.restore_arm64(&vm, stated(Policy::Stopped, SECOND));
     assert!(stopped.unwrap().for_guest.wall_clock_late_ns >= 15_000_000_000);

@@ -5,7 +5,7 @@ use guest_clock::device::{HostFacts, MSR_KVM_SYSTEM_TIME_NEW, TscMeans, Vcpu, Vm
 use guest_clock::fake::{FakeHost, FakeVcpu, FakeVm};
 use guest_clock::{
     Facts, FactsError, GuestClocks, Options, Outcome, PlanError, Policy, Reason, RestoreError,
-    Restored, Saved, rehearse_on,
+    Restored, Saved, WallClocksDiffer, rehearse_on,
 };
 
 const KHZ: u32 = 2_500_000;
@@ -158,11 +158,11 @@ fn a_larger_difference_than_is_trusted_is_refused() {
     let refused = saved
         .restore(&vm, &vcpus, trusted(Policy::ELAPSED))
         .unwrap_err();
-    let expected = PlanError::WallClocksDiffer {
+    let expected = WallClocksDiffer {
         ahead_ns: 5_000_000_000,
         at_most_ns: SECOND,
     };
-    assert_eq!(refused, RestoreError::Refused(expected));
+    assert_eq!(refused, RestoreError::Refused(expected.into()));
     // Stopped guest time needs no wall clock.
     assert!(saved.restore(&vm, &vcpus, trusted(Policy::Stopped)).is_ok());
     // Without a statement the whole step counts as the pause.
