@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::structures::read;
+use super::structures::{of_vcpus, read};
 use super::{Failure, Status, argument, finish, give};
 use crate::arithmetic::KvmClockData;
 use crate::by_value::ByValue;
@@ -87,11 +87,9 @@ pub unsafe extern "C" fn guest_clock_import(
     let import = || -> Result<(), Failure> {
         // SAFETY: the caller vouches for the structure.
         let caller = unsafe { read("snapshot", snapshot)? };
-        if caller.vcpus.is_null() || caller.count == 0 || caller.count > crate::MAX_VCPUS {
-            return Err(argument("give the values of 1 to 4096 vCPUs"));
-        }
-        // SAFETY: the caller vouches for `count` structures. Needed: C's array is a pointer.
-        let vcpus = unsafe { std::slice::from_raw_parts(caller.vcpus, caller.count) };
+        // SAFETY: the caller vouches for the array.
+        let vcpus = unsafe { of_vcpus(caller.vcpus, caller.count) }
+            .ok_or_else(|| argument("give the values of 1 to 4096 vCPUs"))?;
         let mut snapshot = caller.snapshot();
         for vcpu in vcpus {
             snapshot.add_vcpu_with(

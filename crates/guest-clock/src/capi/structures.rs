@@ -62,6 +62,16 @@ pub(super) unsafe fn read<T: Copy>(name: &str, pointer: *const T) -> Result<T, F
     Ok(caller)
 }
 
+/// What an array of the caller's has of its vCPUs; `None`: null, empty or beyond [`crate::MAX_VCPUS`].
+///
+/// # Safety
+/// `first` is null or points to `count` readable values, which stay for the life of the result.
+pub(super) unsafe fn of_vcpus<'a, T>(first: *const T, count: usize) -> Option<&'a [T]> {
+    let is_array = !first.is_null() && (1..=crate::MAX_VCPUS).contains(&count);
+    // SAFETY: not null, and the caller vouches for `count` values. Needed: C's array is a pointer.
+    is_array.then(|| unsafe { std::slice::from_raw_parts(first, count) })
+}
+
 impl COptions {
     /// Reads the caller's structure.
     ///

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::structures::read;
+use super::structures::{of_vcpus, read};
 use super::{Failure, argument};
 use crate::device::Stopping;
 use crate::error::Errno;
@@ -53,14 +53,13 @@ impl Machine<'_> {
     pub(super) unsafe fn read(vm: *const CVm) -> Result<Self, Failure> {
         // SAFETY: the caller vouches for the structure.
         let caller = unsafe { read("vm", vm)? };
-        let count = caller.count;
-        if caller.vcpus.is_null() || count == 0 || count > crate::MAX_VCPUS || caller.vm < 0 {
+        // SAFETY: the caller vouches for the array.
+        let fds = unsafe { of_vcpus(caller.vcpus, caller.count) };
+        let Some(fds) = fds.filter(|_| caller.vm >= 0) else {
             return Err(argument(
                 "give the VM's descriptor and those of 1 to 4096 vCPUs",
             ));
-        }
-        // SAFETY: the caller vouches for `count` readable integers. Needed: C's array is a pointer.
-        let fds = unsafe { std::slice::from_raw_parts(caller.vcpus, count) };
+        };
         if fds.iter().any(|fd| *fd < 0) {
             return Err(argument("a vCPU's descriptor is negative"));
         }
