@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stealtime_collector::{Collector, KnownVm, Sample};
 use stealtime_events::Event;
@@ -39,7 +39,7 @@ pub(crate) struct VmFacts {
 
 /// How events of a live host are collected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Means {
+enum Means {
     /// By BPF where the kernel allows it, else by tracefs; a note says why
     #[default]
     Auto,
@@ -47,6 +47,24 @@ pub(crate) enum Means {
     Bpf,
     /// By a tracing instance
     Tracefs,
+}
+
+/// How a live host is watched.
+#[derive(Debug, Args)]
+pub(crate) struct Collection {
+    /// MiB of each CPU's ring buffer; by default by the memory and the CPUs of the host
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    buffer: Option<u64>,
+
+    /// How events are collected
+    #[arg(
+        long,
+        value_name = "MEANS",
+        value_enum,
+        default_value_t,
+        conflicts_with = "replay"
+    )]
+    collector: Means,
 }
 
 /// What collecting has cost in one interval.
@@ -115,12 +133,9 @@ fn warn(text: &str) {
 
 impl Watched {
     /// This host, with a sample each `interval`.
-    pub(crate) fn host(
-        interval: Duration,
-        buffer_kb: Option<u64>,
-        means: Means,
-    ) -> Result<Self, CliError> {
-        let mut watched = match Self::bpf(buffer_kb, means)? {
+    pub(crate) fn host(interval: Duration, collection: &Collection) -> Result<Self, CliError> {
+        let buffer_kb = collection.buffer.map(|mib| mib * 1024);
+        let mut watched = match Self::bpf(buffer_kb, collection.collector)? {
             Some(follower) => Self::follow(Feed::Bpf(Box::new(follower)), interval),
             None => {
                 let follower = Follower::start(None, buffer_kb, &mut warn);
@@ -258,25 +273,22 @@ impl Watched {
 
     /// Takes the events that are due. Returns whether more may come.
     pub(crate) fn poll(&mut self) -> Result<bool, CliError> {
+        let collector = &mut self.collector;
         match &mut self.feed {
             Feed::Bpf(follower) => {
-                let collector = &mut self.collector;
                 let limit = follower.round(|event, names| collector.event(event, names));
                 collector.advance(limit, follower.names());
-                self.facts.refresh(collector);
-                Ok(true)
             }
             Feed::Tracefs(follower) => {
-                let collector = &mut self.collector;
                 let limit = follower
                     .round(|event, names| collector.event(event, names))
                     .map_err(CliError::Follow)?;
                 collector.advance(limit, follower.names());
-                self.facts.refresh(collector);
-                Ok(true)
             }
-            Feed::Recording(replay) => replay.poll(&mut self.collector),
+            Feed::Recording(replay) => return replay.poll(collector),
         }
+        self.facts.refresh(collector);
+        Ok(true)
     }
 
     /// Whether the events come by themselves, so that there is a time to wait between polls.

@@ -16,7 +16,7 @@ use clap::Args;
 use crate::error::CliError;
 use crate::output;
 use crate::verb::top::{interval, long_time};
-use crate::watched::{Means, ROUND, Watched};
+use crate::watched::{Collection, ROUND, Watched};
 use totals::Totals;
 
 /// Time between writes of `--textfile`: node_exporter reads it as often as it is scraped.
@@ -62,19 +62,8 @@ pub(crate) struct Metrics {
     #[arg(long = "for", value_name = "TIME", value_parser = long_time)]
     duration: Option<Duration>,
 
-    /// MiB of each CPU's ring buffer; by default by the memory and the CPUs of the host
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    buffer: Option<u64>,
-
-    /// How events are collected
-    #[arg(
-        long,
-        value_name = "MEANS",
-        value_enum,
-        default_value_t,
-        conflicts_with = "replay"
-    )]
-    collector: Means,
+    #[command(flatten)]
+    collection: Collection,
 
     /// Export this recording instead of the host
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
@@ -99,10 +88,7 @@ impl Metrics {
         }
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, false)?,
-            None => {
-                let buffer_kb = self.buffer.map(|mib| mib * 1024);
-                Watched::host(self.interval, buffer_kb, self.collector)?
-            }
+            None => Watched::host(self.interval, &self.collection)?,
         };
         watched.set_scheduler(self.scheduler.as_deref());
         if self.replay.is_none() {

@@ -16,7 +16,7 @@ use clap::Args;
 
 use crate::args::Form;
 use crate::error::CliError;
-use crate::watched::{Means, Watched};
+use crate::watched::{Collection, Watched};
 use view::{Column, Shape};
 
 /// Show where guest time goes while it goes: VMs, their vCPUs, and the host's CPUs
@@ -69,19 +69,8 @@ pub(crate) struct Top {
     #[arg(long, value_name = "N", default_value_t = 40)]
     top: usize,
 
-    /// MiB of each CPU's ring buffer; by default by the memory and the CPUs of the host
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    buffer: Option<u64>,
-
-    /// How events are collected
-    #[arg(
-        long,
-        value_name = "MEANS",
-        value_enum,
-        default_value_t,
-        conflicts_with = "replay"
-    )]
-    collector: Means,
+    #[command(flatten)]
+    collection: Collection,
 
     /// Show this recording instead of the host, on a screen at its own pace
     #[arg(long, value_name = "FILE", conflicts_with = "buffer")]
@@ -102,10 +91,7 @@ impl Top {
         let is_batch = self.batch || is_json || !io::stdout().is_terminal();
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, !is_batch)?,
-            None => {
-                let buffer_kb = self.buffer.map(|mib| mib * 1024);
-                Watched::host(self.interval, buffer_kb, self.collector)?
-            }
+            None => Watched::host(self.interval, &self.collection)?,
         };
         watched.set_scheduler(self.scheduler.as_deref());
         let shape = Shape {
