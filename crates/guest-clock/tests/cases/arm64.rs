@@ -34,11 +34,8 @@ pub const ALL: [Case; 9] = [
         "restores in a row: no step back, vCPUs equal, no drift",
         chain,
     ),
-    (
-        "under a filter that kills on clone and on other ioctls",
-        limits::jail,
-    ),
-    ("a forked child is refused", limits::forked),
+    limits::JAIL,
+    limits::FORKED,
     (
         "a guest's readings of its counters, native and trapped",
         reads,

@@ -5,18 +5,26 @@ use std::process::Command;
 use guest_clock::device::Stopping;
 use guest_clock::guest::Guest;
 
-use super::{CALLS, IOCTLS, Outcome, guest, save_and_restore};
+use super::{CALLS, Case, IOCTLS, Outcome, guest, save_and_restore};
 
 #[path = "seccomp.rs"]
 mod seccomp;
 use seccomp::{end, equal, install, word};
 
-/// The case that a process makes instead of all: a jail has no way back.
-const ALONE: &str = "GUEST_CLOCK_ALONE";
+/// The case that this process is for, by its name.
+pub const ALONE: &str = "GUEST_CLOCK_ALONE";
 
-/// The case of this process, if it is for one alone.
-pub fn alone() -> Option<Outcome> {
-    std::env::var_os(ALONE).map(|_| jailed())
+/// Makes a case in a process of its own: threads of other cases may go on for seconds, and a jail has no way
+/// back.
+pub fn alone(name: &str, case: fn() -> Outcome) -> Outcome {
+    if std::env::var_os(ALONE).is_some() {
+        return case();
+    }
+    pair()?;
+    let program = std::env::current_exe().unwrap();
+    let status = Command::new(program).env(ALONE, name).status().unwrap();
+    assert!(status.success(), "{status}");
+    Ok(())
 }
 
 /// What is saved and restored: a stopped guest, and a VM with its memory.
@@ -27,16 +35,15 @@ pub fn pair() -> Result<[Guest; 2], String> {
     Ok([source, target])
 }
 
-/// A process of its own saves and restores. Its filter kills it at any call and any ioctl that
-/// docs/guest-clocks-c.md does not name, `clone` among them.
-pub fn jail() -> Outcome {
-    pair()?;
-    let program = std::env::current_exe().unwrap();
-    let status = Command::new(program).env(ALONE, "jail").status().unwrap();
-    assert!(status.success(), "{status}");
-    Ok(())
-}
+pub const JAIL: Case = (
+    "under a filter that kills on clone and on other ioctls",
+    || alone(JAIL.0, jailed),
+);
 
+pub const FORKED: Case = ("a forked child is refused", || alone(FORKED.0, forked));
+
+/// A filter kills the process at any call and any ioctl that docs/guest-clocks-c.md does not name, such as
+/// `clone`.
 fn jailed() -> Outcome {
     let [source, target] = pair()?;
     save_and_restore(&source, &target, Stopping::Done)?;
@@ -63,7 +70,7 @@ fn forbid_other_calls() {
 }
 
 /// KVM serves a VM to the process that created it: a forked child is refused, and named as the reason.
-pub fn forked() -> Outcome {
+fn forked() -> Outcome {
     let [source, target] = pair()?;
     // SAFETY: no other thread runs, so that the child may do what this process may. Needed: there is no safe
     // way to fork.

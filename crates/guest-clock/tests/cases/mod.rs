@@ -85,15 +85,9 @@ pub const ALL: [Case; 23] = [
         "one vCPU twice, one left out, one of another VM",
         wrong_vcpus,
     ),
-    (
-        "under a filter that kills on clone and on other ioctls",
-        limits::jail,
-    ),
-    (
-        "no descriptor left, at each place: an error and none kept",
-        descriptors::run_out,
-    ),
-    ("a forked child is refused", limits::forked),
+    limits::JAIL,
+    descriptors::RUN_OUT,
+    limits::FORKED,
     (
         "restores in a row: no step back, vCPUs equal, no drift",
         chain::chain,
