@@ -23,6 +23,7 @@ mod readers;
 mod registers;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,7 @@ pub struct Guest {
     pub vcpus: Vec<VcpuFd>,
     // After the VM: memory outlives what maps it.
     memory: Arc<Memory>,
+    interruptions: AtomicU64,
 }
 
 fn errno(error: kvm_ioctls::Error) -> Errno {
@@ -161,6 +163,7 @@ impl Guest {
             vm,
             vcpus: fds?,
             memory,
+            interruptions: AtomicU64::new(0),
         })
     }
 
@@ -168,6 +171,12 @@ impl Guest {
     #[must_use]
     pub fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
+    }
+
+    /// How often `KVM_RUN` has returned although the program went on, as for a signal.
+    #[must_use]
+    pub fn interruptions(&self) -> u64 {
+        self.interruptions.load(Ordering::Relaxed)
     }
 
     /// Runs all vCPUs at once, for this many rounds each; returns when all have stopped.
@@ -179,13 +188,15 @@ impl Guest {
             self.memory
                 .write(field(index, Block::Rounds), u64::from(rounds));
         }
+        let interruptions = &self.interruptions;
         // One vCPU needs no thread of its own.
         if let [vcpu] = self.vcpus.as_mut_slice() {
-            return run_one(0, vcpu);
+            return run_one(0, vcpu, interruptions);
         }
         std::thread::scope(|scope| {
             let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
-                let thread = Builder::new().spawn_scoped(scope, move || run_one(index, vcpu));
+                let thread =
+                    Builder::new().spawn_scoped(scope, move || run_one(index, vcpu, interruptions));
                 Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
             // The scope joins the started threads before it returns an error.
@@ -204,7 +215,7 @@ impl Guest {
     pub fn read_in_turn(&mut self) -> Result<Vec<GuestReading>, GuestError> {
         for (index, vcpu) in self.vcpus.iter_mut().enumerate() {
             self.memory.write(field(index as u64, Block::Rounds), 1);
-            run_one(index, vcpu)?;
+            run_one(index, vcpu, &self.interruptions)?;
         }
         let read = |index: usize| {
             let (tsc, kvmclock_ns) = self.last(index);
@@ -233,10 +244,12 @@ impl Guest {
             self.memory.write(field(index, Block::Rounds), rounds);
         }
         let deadline = Instant::now() + time;
+        let interruptions = &self.interruptions;
         std::thread::scope(|scope| {
             let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
-                let thread =
-                    Builder::new().spawn_scoped(scope, move || run_until(index, vcpu, deadline));
+                let thread = Builder::new().spawn_scoped(scope, move || {
+                    run_until(index, vcpu, deadline, interruptions)
+                });
                 Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
             let threads: Result<Vec<_>, GuestError> = started.collect();
@@ -353,9 +366,14 @@ fn vcpu(vm: &VmFd, index: usize) -> Result<VcpuFd, GuestError> {
 
 /// Repeats the rounds until the deadline, and completes the last `OUT`. KVM completes it at the next entry
 /// (`complete_userspace_io`), and then the registers are behind it.
-fn run_until(index: usize, vcpu: &mut VcpuFd, deadline: Instant) -> Result<(), GuestError> {
+fn run_until(
+    index: usize,
+    vcpu: &mut VcpuFd,
+    deadline: Instant,
+    interruptions: &AtomicU64,
+) -> Result<(), GuestError> {
     while Instant::now() < deadline {
-        run_one(index, vcpu)?;
+        run_one(index, vcpu, interruptions)?;
     }
     vcpu.set_kvm_immediate_exit(1);
     let finished = vcpu.run().map(|exit| format!("{exit:?}"));
@@ -370,7 +388,7 @@ fn run_until(index: usize, vcpu: &mut VcpuFd, deadline: Instant) -> Result<(), G
 /// Time after which a vCPU that is still interrupted counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
+fn run_one(index: usize, vcpu: &mut VcpuFd, interruptions: &AtomicU64) -> Result<(), GuestError> {
     let deadline = Instant::now() + STUCK;
     loop {
         match vcpu.run() {
@@ -391,6 +409,7 @@ fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
             }
             Err(error) => return Err(of("KVM_RUN", Some(index))(errno(error)).into()),
         }
+        interruptions.fetch_add(1, Ordering::Relaxed);
         if Instant::now() > deadline {
             return Err(GuestError::Exit {
                 vcpu: index,

@@ -30,21 +30,22 @@ pub fn used() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|path| std::fs::read_dir(path).unwrap().count())
 }
 
-/// Whether a helper of the library is among the threads. KVM has threads of its own for a VM that has run
+/// Threads that are helpers of the library. KVM has threads of its own for a VM that has run
 /// (`kvm-nx-lpage-recovery`).
-fn has_helper() -> bool {
-    let mut threads = std::fs::read_dir("/proc/self/task").unwrap();
-    threads.any(|thread| {
-        // A thread may end meanwhile.
-        let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
-        name.is_ok_and(|name| name.trim_end() == "guest-clock")
-    })
+pub fn helpers() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")));
+    // A thread may end meanwhile.
+    names
+        .flatten()
+        .filter(|name| name.trim_end() == "guest-clock")
+        .count()
 }
 
 /// The numbers of [`used`] when all helpers have ended, which they do by themselves.
 fn settled() -> [usize; 2] {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while has_helper() && Instant::now() < deadline {
+    while helpers() > 0 && Instant::now() < deadline {
         std::thread::yield_now();
     }
     used()
