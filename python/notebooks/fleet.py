@@ -39,11 +39,12 @@ def _(mo, recordings, summary):
 @app.cell
 def _(duckdb, folder):
     # The times of a vCPU's span; `wake_wait_ns` and `preempted_ns` are waits for a CPU.
-    shares = duckdb.sql(f"""
+    times = duckdb.read_parquet(f"{folder}/time.parquet")
+    shares = duckdb.sql("""
         select regexp_extract(recording, '([^/]+(/[^/]+)?)/[^/]*$', 1) as recording, state,
             sum(ns) / 1e9 as seconds
         from (unpivot (select recording, guest_ns, exit_ns, poll_ns, halt_ns, preempted_ns, wake_wait_ns
-            from '{folder}/time.parquet') on columns(* exclude recording) into name state value ns)
+            from times) on columns(* exclude recording) into name state value ns)
         group by all
     """).pl()
     return (shares,)
@@ -61,9 +62,10 @@ def _(alt, shares):
 @app.cell
 def _(duckdb, folder):
     # Percentiles of the fleet, from buckets that add up.
-    waits = duckdb.sql(f"""
+    histograms = duckdb.read_parquet(f"{folder}/histograms.parquet")
+    waits = duckdb.sql("""
         with merged as (
-            select up_to_ns, sum(count) as count from '{folder}/histograms.parquet'
+            select up_to_ns, sum(count) as count from histograms
             where "table" = 'waits' group by up_to_ns
         ), ranked as (
             select up_to_ns, sum(count) over (order by up_to_ns) as reached, sum(count) over () as total
