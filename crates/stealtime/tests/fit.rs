@@ -158,20 +158,19 @@ fn simulated(folder: &Path, name: &str, vms: &[(&str, u32, u32)]) -> String {
     trace
 }
 
+/// VMs of a host that has too many, and of one that has room.
+const FULL: [(&str, u32, u32); 3] = [
+    ("web", 1_000, 700),
+    ("db", 2_000, 1_300),
+    ("report", 3_000, 1_800),
+];
+const SPARE: [(&str, u32, u32); 2] = [("mail", 4_000, 400), ("web", 2_000, 300)];
+
 #[test]
 fn vms_move_until_all_limits_hold() {
     let folder = tempfile::tempdir().expect("a folder");
-    let full = [
-        ("web", 1_000, 700),
-        ("db", 2_000, 1_300),
-        ("report", 3_000, 1_800),
-    ];
-    let full = simulated(folder.path(), "full", &full);
-    let spare = simulated(
-        folder.path(),
-        "spare",
-        &[("mail", 4_000, 400), ("web", 2_000, 300)],
-    );
+    let full = simulated(folder.path(), "full", &FULL);
+    let spare = simulated(folder.path(), "spare", &SPARE);
     let answer = |arguments: &[&str]| {
         let arguments = [&["fit", &full, &spare, "--rebalance"], arguments].concat();
         let mut command = common::stealtime(&arguments);
@@ -194,6 +193,53 @@ fn vms_move_until_all_limits_hold() {
     let (status, _, error) = answer(&["--limit", "wbe.ready<5%"]);
     assert_eq!(status, Some(2));
     assert!(error.contains("no VM \"wbe\""), "{error}");
+}
+
+/// Ready time in percent by VM, sorted.
+fn ready(hosts: &[&Value]) -> Vec<(String, f64)> {
+    let vms = hosts.iter().flat_map(|host| {
+        let vms = host["vms"].as_array().expect("VMs");
+        vms.iter().map(|vm| {
+            let name = vm["vm"].as_str().expect("a name").to_owned();
+            (name, vm["ready_percent"]["mean"].as_f64().expect("a mean"))
+        })
+    });
+    let mut ready: Vec<(String, f64)> = vms.collect();
+    ready.sort_by(|a, b| a.0.cmp(&b.0));
+    ready
+}
+
+#[test]
+fn a_move_that_is_made_brings_what_was_predicted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rebalance = |names: [&str; 2], full: &[_], spare: &[_]| -> Value {
+        let full = simulated(folder.path(), names[0], full);
+        let spare = simulated(folder.path(), names[1], spare);
+        let limit = ["--limit", "ready<6%", "--seeds", "2", "--json"];
+        let arguments = [&["fit", &full, &spare, "--rebalance"], &limit[..]].concat();
+        let mut command = common::stealtime(&arguments);
+        let (_, out, _) = common::run(command.current_dir(folder.path()));
+        serde_json::from_str(&out).expect("JSON")
+    };
+    let answer = rebalance(["full", "spare"], &FULL, &SPARE);
+    let moved = answer["moves"][0]["vm"].as_str().expect("one move");
+    let rest: Vec<_> = FULL.into_iter().filter(|vm| vm.0 != moved).collect();
+    let movers = FULL.into_iter().filter(|vm| vm.0 == moved);
+    let joined: Vec<_> = SPARE.into_iter().chain(movers).collect();
+    // The hosts of the same simulator after the move.
+    let made = rebalance(["full-after", "spare-after"], &rest, &joined);
+    assert_eq!(made["moves"], Value::Array(Vec::new()));
+    let before = |host: usize| &answer["hosts"][host]["before"];
+    let after = |host: usize| &answer["hosts"][host]["after"];
+    let seen = |host: usize| &made["hosts"][host]["before"];
+    let (predicted, seen) = (ready(&[after(0), after(1)]), ready(&[seen(0), seen(1)]));
+    assert_eq!(predicted.len(), seen.len());
+    let recorded = ready(&[before(0), before(1)]);
+    // The hosts' names differ between both answers; those of VMs do not but for that.
+    for (predicted, seen) in predicted.iter().zip(&seen) {
+        let off = (predicted.1 - seen.1).abs();
+        assert!(off < 1.0, "{predicted:?}, {seen:?}; recorded {recorded:?}");
+    }
 }
 
 #[test]
