@@ -112,6 +112,7 @@ pub mod guest;
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 pub mod kvm;
+mod named;
 mod plan;
 mod policy;
 #[cfg(all(

@@ -65,7 +65,67 @@ fn x86() -> impl Strategy<Value = X86State> {
         )
 }
 
+/// How serde itself reads a state.
+#[derive(Debug, PartialEq, serde::Deserialize)]
+#[serde(tag = "arch", rename_all = "lowercase")]
+enum Tagged {
+    X86(X86State),
+    Arm64(Arm64State),
+}
+
+fn reads_as_serde_does(json: &str) -> bool {
+    let read = serde_json::from_str::<State>(json).ok();
+    let expected = serde_json::from_str(json).ok().map(|tagged| match tagged {
+        Tagged::X86(state) => State::X86(state),
+        Tagged::Arm64(state) => State::Arm64(state),
+    });
+    read == expected
+}
+
+/// The fields of a state, as JSON.
+fn fields(arm64: bool) -> Vec<(String, String)> {
+    let state = match arm64 {
+        true => State::Arm64(Arm64State::new(25_000_000, 1, 2, 3, 4)),
+        false => example().state().clone(),
+    };
+    let value = serde_json::to_value(state).unwrap();
+    let fields = value.as_object().unwrap().iter();
+    let fields = fields.map(|(key, value)| (format!("\"{key}\""), value.to_string()));
+    fields.collect()
+}
+
 proptest! {
+    /// Fields in any order, missing, doubled, of the other architecture, and with other values.
+    #[test]
+    fn json_is_read_as_serde_reads_tagged_enumerations(
+        arm64 in any::<bool>(),
+        order in any::<[prop::sample::Index; 3]>(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..12usize), 0..3),
+    ) {
+        const VALUES: [&str; 10] = [
+            "null", "5", "-5", "2.5", "4294967296", "18446744073709551616", "\"x86\"", "[]", "{}", "true",
+        ];
+        let mut fields = fields(arm64);
+        for index in order {
+            let field = fields.remove(index.index(fields.len()));
+            fields.push(field);
+        }
+        for (index, change) in changes {
+            let at = index.index(fields.len());
+            match (change, VALUES.get(change)) {
+                (_, Some(value)) => fields[at].1 = (*value).to_owned(),
+                (10, _) => drop(fields.remove(at)),
+                _ => {
+                    let foreign = self::fields(!arm64);
+                    fields.push(foreign[index.index(foreign.len())].clone());
+                }
+            }
+        }
+        let fields: Vec<String> = fields.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        let json = format!("{{ {} }}", fields.join(", "));
+        prop_assert!(reads_as_serde_does(&json), "{json}");
+    }
+
     #[test]
     fn both_forms_come_back_as_they_were(state in x86()) {
         let saved = Saved::new(State::X86(state)).unwrap();

@@ -52,7 +52,11 @@ mod clocks {
         vcpus: &[RawVcpu<'_>],
     ) -> Result<Explanation, Box<dyn Error>> {
         let options = Options::new(Policy::ELAPSED).stopping(Stopping::Done);
-        Ok(Saved::from_bytes(file)?.restore(&RawVm::new(vm), vcpus, options)?)
+        let saved = match cfg!(feature = "json") {
+            true => Saved::load(file)?,
+            false => Saved::from_bytes(file)?,
+        };
+        Ok(saved.restore(&RawVm::new(vm), vcpus, options)?)
     }
 
     /// Descriptors 3 and on are a VM and its vCPUs, if the caller has opened them.
