@@ -103,6 +103,56 @@ fn firecracker(format: u32, vcpus: u64) -> Vec<u8> {
     bytes
 }
 
+/// A structure of KVM's.
+#[derive(Clone)]
+struct Structure(Vec<u8>);
+
+impl serde::Serialize for Structure {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+/// A snapshot by bitcode. Its structures have bytes of `values` different values: bitcode packs few values.
+fn firecracker_in_columns(format: u32, vcpus: u64, values: usize) -> Vec<u8> {
+    let structure =
+        |length: usize| Structure((0..length).map(|at| (at * 7 % values) as u8).collect());
+    let chip = |id: u8| {
+        let mut chip = structure(520);
+        chip.0[..4].copy_from_slice(&[id, 0, 0, 0]);
+        chip
+    };
+    let vcpu = |vcpu: u64| {
+        let entry = |(index, value): &(u32, u64)| {
+            Structure([u64::from(*index).to_le_bytes(), value.to_le_bytes()].concat())
+        };
+        let chunk =
+            |chunk: &[(u32, u64)]| (structure(8), chunk.iter().map(entry).collect::<Vec<_>>());
+        let cpuid = vec![structure(40); vcpu as usize % 3 + 1];
+        let words: Vec<u32> = (0..3).map(|word| word * values as u32 * 1000).collect();
+        (
+            (structure(8), cpuid),
+            msrs(vcpu).chunks(2).map(chunk).collect::<Vec<_>>(),
+            [128, 1024, 4].map(structure),
+            [144, 312, 64, 392].map(structure),
+            (structure(4104), words),
+            Some(KHZ),
+        )
+    };
+    let settings = (1024_u64, false, "vmlinux", Some("quiet"), None::<&str>);
+    let state = (
+        (0x0710_1984_8664_0000_u64, format!("{format}.0.0")),
+        (settings, vec![(0_u64, 112_usize, vec![true; 5])]),
+        (structure(112), Structure(clock_data()), [0, 1, 2].map(chip)),
+        (0..vcpus).map(vcpu).collect::<Vec<_>>(),
+        vec![9_u8; 100],
+    );
+    let mut bytes = bitcode::serialize(&state).unwrap();
+    let checksum = crc64(&bytes);
+    bytes.extend(checksum.to_le_bytes());
+    bytes
+}
+
 fn cloud_hypervisor(vcpus: u64) -> String {
     let text = |value: serde_json::Value| serde_json::json!({ "state": value.to_string() });
     let mut cpus = serde_json::Map::new();
@@ -216,6 +266,13 @@ fn firecracker_s_formats_are_read() {
         assert_eq!(snapshot.version, format!("snapshot format {format}.0.0"));
         assert_eq!(snapshot.missing, [Missing::HostFrequency, Missing::Offsets]);
     }
+    for format in 9..=11 {
+        for (vcpus, values) in [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 16), (7, 256)] {
+            let snapshot = read(&firecracker_in_columns(format, vcpus, values)).unwrap();
+            has_all(&snapshot, MadeBy::Firecracker, vcpus as usize);
+            assert_eq!(snapshot.version, format!("snapshot format {format}.0.0"));
+        }
+    }
 }
 
 #[test]
@@ -298,11 +355,11 @@ fn what_is_no_snapshot_is_refused_with_the_reason() {
     assert!(message(b"#!/bin/sh\n").contains("no snapshot"));
     assert!(message(b"{}").contains("version"));
     assert!(message(b"{\"snapshots\":{}}").contains("cpu-manager"));
-    let next = message(&firecracker(9, 1));
-    assert!(
-        next.contains("made by Firecracker's snapshot format 9, this one reads formats 3 to 8"),
-        "{next}"
-    );
+    for next in [firecracker(12, 1), firecracker_in_columns(12, 1, 9)] {
+        let next = message(&next);
+        let expected = "made by Firecracker's snapshot format 12, this one reads formats 3 to 11";
+        assert!(next.contains(expected), "{next}");
+    }
     let mut arm = firecracker(8, 1);
     arm[2] = 0xaa;
     arm[3] = 0xaa;
@@ -321,7 +378,13 @@ fn what_is_no_snapshot_is_refused_with_the_reason() {
 /// No cut and no changed byte panics, and none but those of values that count go unnoticed.
 #[test]
 fn damaged_snapshots_are_errors_or_partial_and_never_panic() {
-    for bytes in [firecracker(8, 2), cloud_hypervisor(2).into_bytes(), qemu(2)] {
+    let columns = firecracker_in_columns(11, 3, 17);
+    for bytes in [
+        firecracker(8, 2),
+        columns,
+        cloud_hypervisor(2).into_bytes(),
+        qemu(2),
+    ] {
         for length in (0..bytes.len()).step_by(59) {
             assert!(read(&bytes[..length]).is_err(), "{length}");
         }
@@ -336,18 +399,21 @@ fn damaged_snapshots_are_errors_or_partial_and_never_panic() {
 /// Lengths up to the ends of their ranges, with a right checksum.
 #[test]
 fn huge_lengths_are_refused() {
-    let mut bytes = firecracker(8, 1);
-    let length = bytes.len() - 8;
+    let columns = firecracker_in_columns(9, 3, 256);
     // Not a multiple of the lengths' distances, so that the places differ from field to field.
-    for at in (0..length - 8).step_by(109) {
-        for value in [u64::MAX, 1 << 63, 65_537, 0] {
-            let mut forged = bytes.clone();
-            forged[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            let checksum = crc64(&forged[..length]);
-            forged[length..].copy_from_slice(&checksum.to_le_bytes());
-            let _ = read(&forged);
+    for (bytes, step) in [(firecracker(8, 1), 109), (columns, 509)] {
+        let length = bytes.len() - 8;
+        for at in (0..length - 8).step_by(step) {
+            for value in [u64::MAX, 1 << 63, 65_537, 0] {
+                let mut forged = bytes.clone();
+                forged[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                let checksum = crc64(&forged[..length]);
+                forged[length..].copy_from_slice(&checksum.to_le_bytes());
+                let _ = read(&forged);
+            }
         }
     }
+    let mut bytes = firecracker(8, 1);
     bytes.resize(11_000_000, 0);
     assert!(matches!(read(&bytes), Err(SnapshotError::TooLarge { .. })));
 }

@@ -1,12 +1,12 @@
-//! Firecracker's `vmstate`, snapshot formats 3 to 8.
+//! Firecracker's `vmstate`, snapshot formats 3 to 11.
 //!
-//! Follows Firecracker's source at formats 3 (v1.9), 4 (v1.10), 5 (v1.11), 6 (v1.12) and 8 (v1.13, v1.14):
-//! `src/vmm/src/snapshot/mod.rs`, `persist.rs`, `arch/x86_64/{vm,vcpu}.rs`. These are written by bincode with
-//! fixed integers, little endian; KVM's structures are byte strings, as `kvm-bindings` serializes them.
-//! Format 9 (v1.15) and later are written by bitcode, which keeps a column for each type in the whole state.
-//! Only the types of that very version can read such a file.
+//! Follows Firecracker's source at formats 3 (v1.9), 4 (v1.10), 5 (v1.11), 6 (v1.12) and 8 (v1.13, v1.14).
+//! Formats 9, 10 and 11 follow v1.15, v1.16 and the main branch of August 2026. The files are
+//! `src/vmm/src/snapshot/mod.rs`, `persist.rs` and `arch/x86_64/{vm,vcpu}.rs`. KVM's structures are byte
+//! strings, as `kvm-bindings` serializes them. Formats up to 8 are written by bincode with fixed integers,
+//! little endian; the others by bitcode ([columns]).
 //!
-//! | bytes | field |
+//! | bytes | field, in formats up to 8 |
 //! |---|---|
 //! | 8 | magic, with the architecture |
 //! | 8, n | version as text |
@@ -19,6 +19,8 @@
 //! | … | devices |
 //! | 8 | CRC-64 (Jones) of everything before |
 
+mod columns;
+
 use super::{Counters, MadeBy, Snapshot, SnapshotError};
 use crate::arithmetic::KvmClockData;
 use crate::device::{
@@ -28,19 +30,58 @@ use crate::device::{
 const MADE_BY: MadeBy = MadeBy::Firecracker;
 const MAGIC_X86: u64 = 0x0710_1984_8664_0000;
 const MAGIC_ARM64: u64 = 0x0710_1984_aaaa_0000;
-/// Formats with the layout above.
-const FORMATS: std::ops::RangeInclusive<u64> = 3..=8;
+/// Formats that are read.
+const FORMATS: std::ops::RangeInclusive<u64> = 3..=11;
+/// The first format by bitcode.
+const FIRST_IN_COLUMNS: u64 = 9;
 /// The last format with modifiers of capabilities behind the IOAPIC.
 const LAST_WITH_MODIFIERS: u64 = 5;
 /// Lengths of the byte strings from the PIT to the IOAPIC: no other part of a snapshot has this sequence.
 const CHIPS: [u64; 5] = [112, 48, 520, 520, 520];
+/// Bytes of `kvm_msr_entry`.
+const MSR_ENTRY: usize = 16;
+/// What a vCPU has between MSRs and XSAVE.
+const STRUCTURES: [&str; 7] = [
+    "kvm_debugregs",
+    "kvm_lapic_state",
+    "kvm_mp_state",
+    "kvm_regs",
+    "kvm_sregs",
+    "kvm_vcpu_events",
+    "kvm_xcrs",
+];
 /// Firecracker's own limit.
 const MAX_BYTES: usize = 10_000_000;
 /// More than any count in a snapshot: vCPUs, CPUID entries, MSRs, words of XSAVE.
 const MAX_COUNT: u64 = 65_536;
 
-pub(super) const fn is_magic(magic: u64) -> bool {
-    magic == MAGIC_X86 || magic == MAGIC_ARM64
+const NO_CHIPS: SnapshotError = SnapshotError::NotThere {
+    made_by: MADE_BY,
+    part: "PIT, clock and interrupt chips in a row",
+    remedy: "damaged, or of a guest that was not saved by Firecracker on KVM",
+};
+
+/// The clock, each vCPU, and the frequency of their TSCs in kHz.
+type Found = (Option<KvmClockData>, Vec<Counters>, Option<u32>);
+
+/// The magic at a file's beginning, and the byte behind it.
+fn magic(bytes: &[u8]) -> Option<(u64, usize)> {
+    // By bitcode an integer's mark comes first.
+    let starts = if bytes.first() == Some(&0) {
+        0..2
+    } else {
+        0..1
+    };
+    starts.into_iter().find_map(|start| {
+        let magic = u64::from_le_bytes(*bytes.get(start..)?.first_chunk()?);
+        [MAGIC_X86, MAGIC_ARM64]
+            .contains(&magic)
+            .then_some((magic, start + 8))
+    })
+}
+
+pub(super) fn is_snapshot(bytes: &[u8]) -> bool {
+    magic(bytes).is_some()
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
@@ -50,8 +91,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
             most: MAX_BYTES as u64,
         });
     }
-    let mut reader = Reader { bytes, at: 0 };
-    if reader.number("magic")? == MAGIC_ARM64 {
+    let (magic, start) = magic(bytes).ok_or(SnapshotError::Unknown)?;
+    let mut reader = Reader { bytes, at: start };
+    if magic == MAGIC_ARM64 {
         return Err(SnapshotError::Guest {
             made_by: MADE_BY,
             found: "arm64",
@@ -61,7 +103,16 @@ pub(super) fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
     if crc64(bytes) != 0 {
         return Err(SnapshotError::Checksum { made_by: MADE_BY });
     }
-    reader.at = chips(bytes, reader.at)?;
+    let (clock, vcpus, khz) = match format < FIRST_IN_COLUMNS {
+        true => in_a_row(&mut reader, format)?,
+        false => columns::read(&mut reader)?,
+    };
+    Ok(Snapshot::by_value(MADE_BY, version, clock, khz, vcpus))
+}
+
+/// The formats by bincode.
+fn in_a_row(reader: &mut Reader<'_>, format: u64) -> Result<Found, SnapshotError> {
+    reader.at = chips(reader.bytes, reader.at)?;
     reader.blob("kvm_pit_state2")?;
     let clock = clock(reader.blob("kvm_clock_data")?);
     for _ in 0..3 {
@@ -72,24 +123,30 @@ pub(super) fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
             reader.blob("modifier of a capability")?;
         }
     }
-    let vcpus = reader.count("vCPUs")?;
-    if vcpus == 0 {
+    let count = reader.count("vCPUs")?;
+    if count == 0 {
         return Err(reader.value("number of vCPUs", 0, "at least 1"));
     }
     let mut khz = None;
-    let mut counters = Vec::new();
-    for _ in 0..vcpus {
-        let (vcpu, tsc_khz) = vcpu(&mut reader)?;
-        counters.push(vcpu);
+    let mut vcpus = Vec::new();
+    for _ in 0..count {
+        let (counters, tsc_khz) = vcpu(reader)?;
+        vcpus.push(counters);
         khz = khz.or(tsc_khz);
     }
-    Ok(Snapshot::by_value(MADE_BY, version, clock, khz, counters))
+    Ok((clock, vcpus, khz))
 }
 
 /// The version's text, and its first number.
 fn version(reader: &mut Reader<'_>) -> Result<(String, u64), SnapshotError> {
     let start = reader.at;
-    let text = reader.blob("version")?;
+    let text = match start {
+        8 => reader.blob("version")?,
+        _ => {
+            let length = reader.bytes(1, "version")?.first();
+            reader.bytes(length.copied().map_or(0, usize::from), "version")?
+        }
+    };
     let text = std::str::from_utf8(text)
         .ok()
         .filter(|text| text.len() < 64);
@@ -104,7 +161,7 @@ fn version(reader: &mut Reader<'_>) -> Result<(String, u64), SnapshotError> {
     Err(SnapshotError::Version {
         made_by: MADE_BY,
         found: format!("snapshot format {major}"),
-        known: "formats 3 to 8",
+        known: "formats 3 to 11",
         remedy: "take the snapshot's clocks in the VMM itself (ByValue)",
     })
 }
@@ -128,11 +185,7 @@ fn chips(bytes: &[u8], start: usize) -> Result<usize, SnapshotError> {
         })
     };
     let found = (start..bytes.len()).find(|start| number(*start) == Some(CHIPS[0]) && fits(*start));
-    found.ok_or(SnapshotError::NotThere {
-        made_by: MADE_BY,
-        part: "PIT, clock and interrupt chips in a row",
-        remedy: "damaged, or of a guest that was not saved by Firecracker on KVM",
-    })
+    found.ok_or(NO_CHIPS)
 }
 
 fn clock(blob: &[u8]) -> Option<KvmClockData> {
@@ -158,22 +211,10 @@ fn vcpu(reader: &mut Reader<'_>) -> Result<(Counters, Option<u32>), SnapshotErro
     for _ in 0..reader.count("chunks of MSRs")? {
         reader.blob("kvm_msrs")?;
         for _ in 0..reader.count("MSRs")? {
-            let entry = reader.blob("kvm_msr_entry")?;
-            let (index, data) = (entry.first_chunk::<4>(), entry.last_chunk::<8>());
-            if let (16, Some(index), Some(data)) = (entry.len(), index, data) {
-                counters.set(u32::from_le_bytes(*index), u64::from_le_bytes(*data));
-            }
+            counters.set_entry(reader.blob("kvm_msr_entry")?);
         }
     }
-    for field in [
-        "kvm_debugregs",
-        "kvm_lapic_state",
-        "kvm_mp_state",
-        "kvm_regs",
-        "kvm_sregs",
-        "kvm_vcpu_events",
-        "kvm_xcrs",
-    ] {
+    for field in STRUCTURES {
         reader.blob(field)?;
     }
     // kvm_xsave, or from Firecracker 1.12 kvm_xsave2 with words behind it.
@@ -192,6 +233,14 @@ fn vcpu(reader: &mut Reader<'_>) -> Result<(Counters, Option<u32>), SnapshotErro
 }
 
 impl Counters {
+    /// Keeps the register of a `kvm_msr_entry` that counts.
+    fn set_entry(&mut self, entry: &[u8]) {
+        let (index, data) = (entry.first_chunk::<4>(), entry.last_chunk::<8>());
+        if let (MSR_ENTRY, Some(index), Some(data)) = (entry.len(), index, data) {
+            self.set(u32::from_le_bytes(*index), u64::from_le_bytes(*data));
+        }
+    }
+
     /// Keeps a register that counts.
     pub(super) fn set(&mut self, index: u32, value: u64) {
         match index {

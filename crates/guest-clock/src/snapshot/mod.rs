@@ -3,7 +3,7 @@
 //! | made by | file | versions |
 //! |---|---|---|
 //! | this library | either form | [`VERSION`](crate::VERSION) |
-//! | Firecracker | `vmstate` | snapshot formats 3 to 8 (Firecracker 1.9 to 1.14) |
+//! | Firecracker | `vmstate` | snapshot formats 3 to 11 (Firecracker 1.9 to 1.16) |
 //! | Cloud Hypervisor | `state.json` | fields by name, as of v53 |
 //! | QEMU | a migration stream with its description | version 3; fields by name |
 //!
@@ -371,9 +371,7 @@ fn inspect_bytes(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
     if bytes.starts_with(&crate::binary::MAGIC) {
         return Ok(Snapshot::of_saved(Saved::from_bytes(bytes)?));
     }
-    if let Some(magic) = bytes.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
-        && firecracker::is_magic(magic)
-    {
+    if firecracker::is_snapshot(bytes) {
         return firecracker::read(bytes);
     }
     if bytes.trim_ascii_start().first() != Some(&b'{') {

@@ -19,7 +19,7 @@ Examples:
   stealtime clock inspect vmstate
   stealtime clock inspect --json migration.bin
 
-Reads Firecracker's vmstate (snapshot formats 3 to 8), Cloud Hypervisor's state.json, QEMU's
+Reads Firecracker's vmstate (snapshot formats 3 to 11), Cloud Hypervisor's state.json, QEMU's
 migration streams with their description, and both forms of a saved state. Checked as hostile
 input: exit status 2 with the reason if a file is no snapshot.")]
 pub(crate) struct Inspect {
