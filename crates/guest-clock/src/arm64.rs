@@ -31,7 +31,7 @@ use stealtime_hypervisor::counter::arm64::{
 use crate::device::{ATTEMPTS, Bracket};
 use crate::error::{Errno, IoctlError, Jump, Unloadable};
 use crate::explanation::ForGuest;
-use crate::policy::{Inexact, Options, Policy, WallClocksDiffer};
+use crate::policy::{Inexact, Options, WallClockBehind, WallClocksDiffer};
 use crate::save::{GuestClocks, narrow, of};
 use crate::saved::{Arm64State, Saved, State};
 
@@ -95,15 +95,8 @@ pub enum Arm64Error {
         counter_hz: u32,
     },
     /// This host's wall clock is behind the source's at the save.
-    #[error(
-        "this host's wall clock is {by_ns} ns behind the source's when it saved: how much time has \
-         passed is not known; set the wall clocks right (NTP, PTP), choose Policy::Stopped, or \
-         accept guest time that stands still with Inexact::Accept"
-    )]
-    WallClockBehind {
-        /// By how much.
-        by_ns: u64,
-    },
+    #[error(transparent)]
+    WallClockBehind(#[from] WallClockBehind),
     /// The wall clocks of the hosts differ by more than [`Options::wall_clocks`] trusts.
     #[error(transparent)]
     WallClocksDiffer(#[from] WallClocksDiffer),
@@ -308,12 +301,8 @@ impl Saved {
         let elapsed_ns = options.pause_ns(apart_ns)?;
         let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
         let advanced_ns = options.policy.advance(forward)?;
-        let by_ns = u64::try_from((-elapsed_ns).max(0)).unwrap_or(u64::MAX);
         let skew_ns = options.uncertainty.realtime_skew_ns;
-        let is_behind = by_ns > skew_ns && options.policy != Policy::Stopped;
-        if is_behind && options.inexact == Inexact::Refuse {
-            return Err(Arm64Error::WallClockBehind { by_ns });
-        }
+        let is_behind = options.behind_ns(elapsed_ns)? > skew_ns;
         let side = |count, hz| CounterSide { count, hz };
         let moved: MigratedCounter = migrate(
             side(saved.host_count, saved.counter_hz),

@@ -3,7 +3,7 @@
 use stealtime_hypervisor::counter::migration::MigrationError;
 use stealtime_hypervisor::counter::scaling::SetTscKhzError;
 
-use crate::policy::WallClocksDiffer;
+use crate::policy::{WallClockBehind, WallClocksDiffer};
 use crate::written::Written;
 
 /// An error number of the kernel.
@@ -438,15 +438,8 @@ pub enum PlanError {
     #[error(transparent)]
     Vcpus(#[from] WrongVcpus),
     /// This host's wall clock is behind the source's at the save.
-    #[error(
-        "this host's wall clock is {by_ns} ns behind the source's when it saved: how much time has \
-         passed is not known; set the wall clocks right (NTP, PTP), choose Policy::Stopped, or \
-         accept guest time that stands still with Inexact::Accept"
-    )]
-    WallClockBehind {
-        /// By how much.
-        by_ns: u64,
-    },
+    #[error(transparent)]
+    WallClockBehind(#[from] WallClockBehind),
     /// The hosts' wall clocks are further apart than is trusted.
     #[error(transparent)]
     WallClocksDiffer(#[from] WallClocksDiffer),

@@ -154,7 +154,9 @@ pub use error::{
 };
 pub use explanation::{Bounds, Explanation, ForGuest, OffsetsOutcome, Reason, VcpuExplanation};
 pub use plan::{Anchor, Plan, PlannedVcpu, rehearse};
-pub use policy::{Inexact, Options, Policy, Unequal, WallClocks, WallClocksDiffer};
+pub use policy::{
+    Inexact, Options, Policy, Unequal, WallClockBehind, WallClocks, WallClocksDiffer,
+};
 pub use restore::{ClockWritten, CountersWritten, TimersArmed};
 pub use save::GuestClocks;
 pub use saved::{

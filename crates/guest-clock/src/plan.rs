@@ -370,12 +370,8 @@ fn advance(
         reasons.push(Reason::WallClocksDiffered { ahead_ns });
     }
     let forward = u64::try_from(elapsed_ns.max(0)).unwrap_or(u64::MAX);
-    if elapsed_ns < 0 {
-        let by_ns = u64::try_from(-elapsed_ns).unwrap_or(u64::MAX);
-        // Within the skew that the caller states, guest time is late by no more than that.
-        if by_ns > options.uncertainty.realtime_skew_ns && options.inexact == Inexact::Refuse {
-            return Err(PlanError::WallClockBehind { by_ns });
-        }
+    let by_ns = options.behind_ns(elapsed_ns)?;
+    if by_ns > 0 {
         reasons.push(Reason::WallClockBehind { by_ns });
     }
     if let Policy::AtMost { max_ns } = options.policy

@@ -95,6 +95,18 @@ pub struct WallClocksDiffer {
     pub at_most_ns: u64,
 }
 
+/// This host's wall clock is behind the source's at the save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this host's wall clock is {by_ns} ns behind the source's when it saved: how much time has \
+     passed is not known; set the wall clocks right (NTP, PTP), choose Policy::Stopped, or \
+     accept guest time that stands still with Inexact::Accept"
+)]
+pub struct WallClockBehind {
+    /// By how much.
+    pub by_ns: u64,
+}
+
 impl Default for WallClocks {
     /// Equal wall clocks, without a limit.
     fn default() -> Self {
@@ -141,6 +153,22 @@ impl Options {
                 ahead_ns,
                 at_most_ns,
             }),
+        }
+    }
+
+    /// By how many ns this host's wall clock is behind the source's at the save; 0: it is not, or guest time
+    /// stands still.
+    ///
+    /// # Errors
+    /// By more than the stated skew, where exactness is demanded. Within it guest time is late by no more.
+    pub(crate) fn behind_ns(&self, elapsed_ns: i128) -> Result<u64, WallClockBehind> {
+        let by_ns = match self.policy {
+            Policy::Stopped => 0,
+            _ => u64::try_from((-elapsed_ns).max(0)).unwrap_or(u64::MAX),
+        };
+        match by_ns > self.uncertainty.realtime_skew_ns && self.inexact == Inexact::Refuse {
+            true => Err(WallClockBehind { by_ns }),
+            false => Ok(by_ns),
         }
     }
 

@@ -106,8 +106,8 @@ proptest! {
                 let advanced = done.count_at_anchor.wrapping_sub(done.count_at_save);
                 prop_assert_eq!(u128::from(advanced), ticks);
             }
-            Err(Arm64Error::WallClockBehind { by_ns }) => {
-                prop_assert!(policy != Policy::Stopped && real >= by_ns);
+            Err(Arm64Error::WallClockBehind(behind)) => {
+                prop_assert!(policy != Policy::Stopped && real >= behind.by_ns);
             }
             Err(refused) => {
                 let overflow = matches!(refused, Arm64Error::Overflow { .. });

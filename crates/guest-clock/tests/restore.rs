@@ -239,12 +239,12 @@ fn a_wall_clock_behind_is_refused_and_on_demand_stops_guest_time() {
     let (vm, vcpus) = fresh(&host, 2);
     for policy in [Policy::ELAPSED, Policy::AtMost { max_ns: 1 << 40 }] {
         let refused = saved.restore(&vm, &vcpus, policy).unwrap_err();
-        let RestoreError::Refused(PlanError::WallClockBehind { by_ns }) = refused else {
+        let RestoreError::Refused(PlanError::WallClockBehind(behind)) = refused else {
             panic!("{refused}");
         };
         assert!(
-            (3_599_000_000_000..3_600_000_000_000).contains(&by_ns),
-            "{by_ns}"
+            (3_599_000_000_000..3_600_000_000_000).contains(&behind.by_ns),
+            "{behind}"
         );
     }
     // Whoever lets guest time stand still anyway needs no wall clock.
