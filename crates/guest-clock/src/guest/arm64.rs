@@ -12,16 +12,17 @@
 //! `x0` points to the record. After its rounds the program stores to an address without memory.
 
 mod error;
+mod machine;
 mod memory;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use kvm_bindings::{kvm_userspace_memory_region, kvm_vcpu_init};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_bindings::kvm_vcpu_init;
+use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
-use crate::error::{Errno, HostError};
 use crate::save::of;
+use machine::errno;
 
 pub use error::GuestError;
 pub use memory::Memory;
@@ -176,10 +177,6 @@ pub struct Guest {
     memory: Arc<Memory>,
 }
 
-fn errno(error: kvm_ioctls::Error) -> Errno {
-    Errno(error.errno())
-}
-
 impl Guest {
     /// A new guest.
     ///
@@ -201,39 +198,8 @@ impl Guest {
     /// # Errors
     /// [`GuestError`].
     pub fn with_memory(memory: Arc<Memory>, vcpus: usize) -> Result<Self, GuestError> {
-        if !(1..=MOST_VCPUS).contains(&vcpus) {
-            return Err(GuestError::Vcpus {
-                given: vcpus,
-                most: MOST_VCPUS,
-            });
-        }
-        let kvm = Kvm::new().map_err(|error| match error.errno() {
-            libc::ENOENT | libc::ENODEV | libc::ENXIO => HostError::NoDevice,
-            libc::EACCES | libc::EPERM => HostError::Permission,
-            number => HostError::Open {
-                errno: Errno(number),
-            },
-        })?;
-        let vm = kvm.create_vm();
-        let vm = vm.map_err(|e| of("KVM_CREATE_VM", None)(errno(e)))?;
-        let region = kvm_userspace_memory_region {
-            slot: 0,
-            flags: 0,
-            guest_phys_addr: BASE,
-            memory_size: memory.len() as u64,
-            userspace_addr: memory.address(),
-        };
-        // SAFETY: the region is `memory`'s own mapping, which lives as long as the VM (field order in
-        // `Guest`) and is accessed atomically only. Needed: so says `kvm-ioctls`.
-        let set = unsafe { vm.set_user_memory_region(region) };
-        set.map_err(|e| of("KVM_SET_USER_MEMORY_REGION", None)(errno(e)))?;
-        let fds: Result<Vec<VcpuFd>, GuestError> =
-            (0..vcpus).map(|index| vcpu(&vm, index)).collect();
-        Ok(Self {
-            vm,
-            vcpus: fds?,
-            memory,
-        })
+        let (vm, vcpus) = machine::create(&memory, BASE, vcpus, MOST_VCPUS, vcpu)?;
+        Ok(Self { vm, vcpus, memory })
     }
 
     /// The memory, for the next VM.
@@ -331,30 +297,9 @@ fn vcpu(vm: &VmFd, index: usize) -> Result<VcpuFd, GuestError> {
     Ok(fd)
 }
 
-/// Time after which a vCPU that is still interrupted counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
-
 fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
-    let deadline = Instant::now() + STUCK;
-    loop {
-        match vcpu.run() {
-            Ok(VcpuExit::MmioWrite(..)) => return Ok(()),
-            // A signal, or the level of a timer's interrupt, which this guest does not use.
-            Ok(VcpuExit::Intr) => {}
-            Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
-            Ok(unexpected) => {
-                return Err(GuestError::Exit {
-                    vcpu: index,
-                    exit: format!("{unexpected:?}"),
-                });
-            }
-            Err(error) => return Err(of("KVM_RUN", Some(index))(errno(error)).into()),
-        }
-        if Instant::now() > deadline {
-            return Err(GuestError::Exit {
-                vcpu: index,
-                exit: "interrupted for a minute".to_owned(),
-            });
-        }
-    }
+    let stops = |exit: &mut VcpuExit<'_>| {
+        matches!(exit, VcpuExit::MmioWrite(..)).then_some(ControlFlow::Break(()))
+    };
+    machine::run(index, vcpu, stops).map(|_| ())
 }

@@ -17,17 +17,18 @@
 //! ```
 
 mod error;
+mod machine;
 mod memory;
 pub mod program;
 mod readers;
 mod registers;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
 
 use crate::device::{MSR_KVM_SYSTEM_TIME_NEW, Vcpu};
@@ -35,6 +36,7 @@ use crate::error::Errno;
 use crate::fake::GuestReading;
 use crate::kvm::rdtsc;
 use crate::save::of;
+use machine::errno;
 use program::{
     BLOCK_BYTES, BLOCKS, Block, CODE, COUNTER_PORT, DONE_PORT, LATEST_CLOCK, LATEST_TSC,
     MEMORY_BYTES, MOST_VCPUS, PAGE_BYTES, PAGES,
@@ -73,10 +75,6 @@ pub struct Guest {
     // After the VM: memory outlives what maps it.
     memory: Arc<Memory>,
     interruptions: AtomicU64,
-}
-
-fn errno(error: kvm_ioctls::Error) -> Errno {
-    Errno(error.errno())
 }
 
 impl Guest {
@@ -137,31 +135,10 @@ impl Guest {
     /// # Errors
     /// [`GuestError`].
     pub fn with_memory(memory: Arc<Memory>, vcpus: usize) -> Result<Self, GuestError> {
-        if !(1..=MOST_VCPUS).contains(&vcpus) {
-            return Err(GuestError::Vcpus {
-                given: vcpus,
-                most: MOST_VCPUS,
-            });
-        }
-        let kvm = crate::kvm::open()?;
-        let vm = kvm.create_vm();
-        let vm = vm.map_err(|e| of("KVM_CREATE_VM", None)(errno(e)))?;
-        let region = kvm_userspace_memory_region {
-            slot: 0,
-            flags: 0,
-            guest_phys_addr: 0,
-            memory_size: memory.len() as u64,
-            userspace_addr: memory.address(),
-        };
-        // SAFETY: the region is `memory`'s own mapping, which lives as long as the VM (field
-        // order in `Guest`) and is accessed atomically only. Needed: so says `kvm-ioctls`.
-        let set = unsafe { vm.set_user_memory_region(region) };
-        set.map_err(|e| of("KVM_SET_USER_MEMORY_REGION", None)(errno(e)))?;
-        let fds: Result<Vec<VcpuFd>, GuestError> =
-            (0..vcpus).map(|index| vcpu(&vm, index)).collect();
+        let (vm, vcpus) = machine::create(&memory, 0, vcpus, MOST_VCPUS, vcpu)?;
         Ok(Self {
             vm,
-            vcpus: fds?,
+            vcpus,
             memory,
             interruptions: AtomicU64::new(0),
         })
@@ -385,36 +362,17 @@ fn run_until(
     }
 }
 
-/// Time after which a vCPU that is still interrupted counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
-
 fn run_one(index: usize, vcpu: &mut VcpuFd, interruptions: &AtomicU64) -> Result<(), GuestError> {
-    let deadline = Instant::now() + STUCK;
-    loop {
-        match vcpu.run() {
-            Ok(VcpuExit::IoOut(DONE_PORT, _)) => return Ok(()),
-            Ok(VcpuExit::IoIn(COUNTER_PORT, data)) => {
-                for (target, byte) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
-                    *target = byte;
-                }
+    let interrupted = machine::run(index, vcpu, |exit| match exit {
+        VcpuExit::IoOut(DONE_PORT, _) => Some(ControlFlow::Break(())),
+        VcpuExit::IoIn(COUNTER_PORT, data) => {
+            for (target, byte) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
+                *target = byte;
             }
-            // A signal, or nothing that concerns the program.
-            Ok(VcpuExit::Intr) => {}
-            Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
-            Ok(unexpected) => {
-                return Err(GuestError::Exit {
-                    vcpu: index,
-                    exit: format!("{unexpected:?}"),
-                });
-            }
-            Err(error) => return Err(of("KVM_RUN", Some(index))(errno(error)).into()),
+            Some(ControlFlow::Continue(()))
         }
-        interruptions.fetch_add(1, Ordering::Relaxed);
-        if Instant::now() > deadline {
-            return Err(GuestError::Exit {
-                vcpu: index,
-                exit: "interrupted for a minute".to_owned(),
-            });
-        }
-    }
+        _ => None,
+    })?;
+    interruptions.fetch_add(interrupted, Ordering::Relaxed);
+    Ok(())
 }

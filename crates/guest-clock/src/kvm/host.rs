@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kvm_bindings::{KVM_CAP_ADJUST_CLOCK, KVM_CAP_TSC_CONTROL};
-use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use kvm_ioctls::{VcpuFd, VmFd};
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 use stealtime_hypervisor::counter::scaling::{RatioFormat, TSC_TOLERANCE_PPM};
 
-use super::check_extension;
+use super::{check_extension, open};
 use crate::device::{HostFacts, MSR_IA32_TSC, TscMeans, Vcpu, Vm};
 use crate::error::{Errno, HostError};
 use crate::save::of;
@@ -123,17 +123,6 @@ impl<T> Kept<T> {
         drop(making);
         Ok(value)
     }
-}
-
-/// Opens `/dev/kvm`.
-pub(crate) fn open() -> Result<Kvm, HostError> {
-    Kvm::new().map_err(|error| match error.errno() {
-        libc::ENOENT | libc::ENODEV | libc::ENXIO => HostError::NoDevice,
-        libc::EACCES | libc::EPERM => HostError::Permission,
-        errno => HostError::Open {
-            errno: Errno(errno),
-        },
-    })
 }
 
 fn errno(error: kvm_ioctls::Error) -> Errno {

@@ -43,6 +43,9 @@ mod x86;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+#[cfg(any(target_arch = "x86_64", feature = "guest"))]
+use crate::error::{Errno, HostError};
+
 #[cfg(target_arch = "aarch64")]
 pub use arm64::{KvmArm64Vm, count, counter_hz};
 #[cfg(target_arch = "x86_64")]
@@ -50,14 +53,24 @@ pub use host::{Backend, Host, backend, clocksource, host};
 #[cfg(target_arch = "x86_64")]
 pub use x86::{RawVcpu, RawVm, bracket, rdtsc};
 
-#[cfg(all(target_arch = "x86_64", any(test, feature = "guest")))]
-pub(crate) use host::open;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use identity::are_all_of_the_process;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::check_extension;
 #[cfg(target_arch = "x86_64")]
 use x86::{borrow, instant};
+
+/// Opens `/dev/kvm`.
+#[cfg(any(target_arch = "x86_64", feature = "guest"))]
+pub(crate) fn open() -> Result<kvm_ioctls::Kvm, HostError> {
+    kvm_ioctls::Kvm::new().map_err(|error| match error.errno() {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => HostError::NoDevice,
+        libc::EACCES | libc::EPERM => HostError::Permission,
+        errno => HostError::Open {
+            errno: Errno(errno),
+        },
+    })
+}
 
 /// The wall clock, in ns since the epoch. Before 1970 it reads 0: then nothing has elapsed.
 fn real_ns() -> u64 {
