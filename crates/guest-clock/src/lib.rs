@@ -113,6 +113,8 @@ pub mod guest;
 ))]
 pub mod kvm;
 mod named;
+#[cfg(feature = "drill")]
+mod observed;
 mod plan;
 mod policy;
 #[cfg(all(

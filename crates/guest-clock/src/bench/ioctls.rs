@@ -2,16 +2,16 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stealtime_hypervisor::counter::kvm_clock::KvmClockData;
 
-use crate::device::{Bracket, HostFacts, MsrValue, Vcpu, VcpuIdentity, Vm};
+use crate::device::Vm;
 use crate::drill::{Distribution, DrillError};
-use crate::error::{Errno, HostError, RestoreError};
+use crate::error::RestoreError;
 use crate::guest::Guest;
+use crate::observed::{Action, Observed, Observer};
 use crate::policy::{Options, Policy};
 use crate::save::{GuestClocks, of};
 
@@ -80,15 +80,17 @@ struct Meter {
     calls: Cell<u64>,
 }
 
-impl Meter {
-    fn time<T>(&self, call: impl FnOnce() -> T) -> T {
+impl Observer for Meter {
+    fn call<R>(&self, _: usize, _: Action<'_>, perform: impl FnOnce() -> R) -> R {
         let begin = Instant::now();
-        let result = call();
+        let result = perform();
         self.ns.set(self.ns.get() + nanoseconds(begin.elapsed()));
         self.calls.set(self.calls.get() + 1);
         result
     }
+}
 
+impl Meter {
     fn take(&self) -> (u64, u64) {
         (self.calls.take(), self.ns.take())
     }
@@ -96,73 +98,6 @@ impl Meter {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A VM or vCPU whose calls are timed.
-#[derive(Debug)]
-struct Timed<'a, T> {
-    inner: &'a T,
-    meter: &'a Meter,
-}
-
-impl<T: Vm> Vm for Timed<'_, T> {
-    fn host(&self) -> Result<HostFacts, HostError> {
-        self.inner.host()
-    }
-    fn get_clock(&self) -> Result<KvmClockData, Errno> {
-        self.meter.time(|| self.inner.get_clock())
-    }
-    fn set_clock(&self, data: &KvmClockData) -> Result<(), Errno> {
-        self.meter.time(|| self.inner.set_clock(data))
-    }
-    fn host_instant(&self) -> Option<(u64, u64)> {
-        self.meter.time(|| self.inner.host_instant())
-    }
-    fn bracket(&self) -> Bracket {
-        self.inner.bracket()
-    }
-    fn identity(&self) -> Option<u64> {
-        self.inner.identity()
-    }
-    fn another_vcpu(&self, identity: u64, ids: &[u32]) -> Option<u32> {
-        self.inner.another_vcpu(identity, ids)
-    }
-}
-
-impl<T: Vcpu> Vcpu for Timed<'_, T> {
-    fn tsc_offset(&self) -> Result<u64, Errno> {
-        self.meter.time(|| self.inner.tsc_offset())
-    }
-    fn set_tsc_offset(&self, offset: u64) -> Result<(), Errno> {
-        self.meter.time(|| self.inner.set_tsc_offset(offset))
-    }
-    fn tsc_khz(&self) -> Result<u32, Errno> {
-        self.meter.time(|| self.inner.tsc_khz())
-    }
-    fn set_tsc_khz(&self, khz: u32) -> Result<(), Errno> {
-        self.meter.time(|| self.inner.set_tsc_khz(khz))
-    }
-    fn msr(&self, index: u32) -> Result<Option<u64>, Errno> {
-        self.meter.time(|| self.inner.msr(index))
-    }
-    fn two_msrs(&self, indices: [u32; 2]) -> Result<[Option<u64>; 2], Errno> {
-        self.meter.time(|| self.inner.two_msrs(indices))
-    }
-    fn set_msr(&self, index: u32, value: u64) -> Result<bool, Errno> {
-        self.meter.time(|| self.inner.set_msr(index, value))
-    }
-    fn set_two_msrs(&self, registers: [MsrValue; 2]) -> Result<usize, Errno> {
-        self.meter.time(|| self.inner.set_two_msrs(registers))
-    }
-    fn kvmclock_ctrl(&self) -> Result<(), Errno> {
-        self.meter.time(|| self.inner.kvmclock_ctrl())
-    }
-    fn descriptor(&self) -> Option<RawFd> {
-        self.inner.descriptor()
-    }
-    fn identity(&self) -> Option<VcpuIdentity> {
-        self.inner.identity()
-    }
 }
 
 #[derive(Default)]
@@ -202,8 +137,10 @@ pub fn ioctls(vcpus: usize, repetitions: u32) -> Result<IoctlTimes, DrillError> 
     // The first call refreshes the master clock of a VM that has never run.
     Vm::set_clock(&target.vm, &KvmClockData::default()).map_err(of("KVM_SET_CLOCK", None))?;
     let (meter, options) = (Meter::default(), Options::new(Policy::ELAPSED));
-    let (source_vm, source_vcpus) = metered(&source, &meter);
-    let (target_vm, target_vcpus) = metered(&target, &meter);
+    let source_vm = Observed::new(&source.vm, &meter);
+    let source_vcpus = Observed::each(&source.vcpus, &meter);
+    let target_vm = Observed::new(&target.vm, &meter);
+    let target_vcpus = Observed::each(&target.vcpus, &meter);
     let (mut save, mut restore) = (Sum::default(), Sum::default());
     for _ in 0..repetitions.max(1) {
         let begin = Instant::now();
@@ -221,18 +158,4 @@ pub fn ioctls(vcpus: usize, repetitions: u32) -> Result<IoctlTimes, DrillError> 
         save: save.cost(),
         restore: restore.cost(),
     })
-}
-
-type TimedGuest<'a> = (
-    Timed<'a, kvm_ioctls::VmFd>,
-    Vec<Timed<'a, kvm_ioctls::VcpuFd>>,
-);
-
-fn metered<'a>(guest: &'a Guest, meter: &'a Meter) -> TimedGuest<'a> {
-    let vm = Timed {
-        inner: &guest.vm,
-        meter,
-    };
-    let vcpus = guest.vcpus.iter().map(|inner| Timed { inner, meter });
-    (vm, vcpus.collect())
 }

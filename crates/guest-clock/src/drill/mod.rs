@@ -5,7 +5,7 @@
 mod late;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod rehearsal;
-mod stage;
+pub(crate) mod stage;
 mod stats;
 
 use std::ops::ControlFlow;

@@ -14,13 +14,17 @@ pub(super) struct Watched {
     pub(super) unstable: u64,
 }
 
-/// A guest that can be moved to a new VM.
-pub(super) trait Stage: Sized {
+/// A guest's VM and vCPUs.
+pub(crate) trait Machine {
     type V: Vm;
     type C: Vcpu;
 
     fn vm(&self) -> &Self::V;
     fn vcpus(&self) -> &[Self::C];
+}
+
+/// A guest that can be moved to a new VM.
+pub(super) trait Stage: Machine + Sized {
     /// All vCPUs run for this many rounds, and stop.
     fn run(&mut self, rounds: u32) -> Result<(), DrillError>;
     /// A new VM for the same guest, its clocks as KVM makes them.
@@ -31,7 +35,7 @@ pub(super) trait Stage: Sized {
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-impl Stage for crate::guest::Guest {
+impl Machine for crate::guest::Guest {
     type V = kvm_ioctls::VmFd;
     type C = kvm_ioctls::VcpuFd;
 
@@ -42,7 +46,10 @@ impl Stage for crate::guest::Guest {
     fn vcpus(&self) -> &[Self::C] {
         &self.vcpus
     }
+}
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+impl Stage for crate::guest::Guest {
     fn run(&mut self, rounds: u32) -> Result<(), DrillError> {
         Ok(Self::run(self, rounds)?)
     }
@@ -66,29 +73,21 @@ impl Stage for crate::guest::Guest {
     }
 }
 
-/// A guest on a [`FakeHost`].
-pub(super) struct FakeStage {
-    host: FakeHost,
+/// The VM and the vCPUs of a guest on a [`FakeHost`].
+#[derive(Debug)]
+pub(crate) struct FakeMachine {
     vm: FakeVm,
     vcpus: Vec<FakeVcpu>,
-    watched: Watched,
-    latest: (u64, u64),
 }
 
-impl FakeStage {
-    pub(super) fn new(host: &FakeHost, vcpus: usize) -> Self {
+impl FakeMachine {
+    pub(crate) fn new(host: &FakeHost, vcpus: usize) -> Self {
         let (vm, vcpus) = host.vm(vcpus);
-        Self {
-            host: host.clone(),
-            vm,
-            vcpus,
-            watched: Watched::default(),
-            latest: (0, 0),
-        }
+        Self { vm, vcpus }
     }
 }
 
-impl Stage for FakeStage {
+impl Machine for FakeMachine {
     type V = FakeVm;
     type C = FakeVcpu;
 
@@ -99,10 +98,44 @@ impl Stage for FakeStage {
     fn vcpus(&self) -> &[FakeVcpu] {
         &self.vcpus
     }
+}
 
+/// A guest on a [`FakeHost`].
+pub(super) struct FakeStage {
+    host: FakeHost,
+    machine: FakeMachine,
+    watched: Watched,
+    latest: (u64, u64),
+}
+
+impl FakeStage {
+    pub(super) fn new(host: &FakeHost, vcpus: usize) -> Self {
+        Self {
+            host: host.clone(),
+            machine: FakeMachine::new(host, vcpus),
+            watched: Watched::default(),
+            latest: (0, 0),
+        }
+    }
+}
+
+impl Machine for FakeStage {
+    type V = FakeVm;
+    type C = FakeVcpu;
+
+    fn vm(&self) -> &FakeVm {
+        &self.machine.vm
+    }
+
+    fn vcpus(&self) -> &[FakeVcpu] {
+        &self.machine.vcpus
+    }
+}
+
+impl Stage for FakeStage {
     fn run(&mut self, rounds: u32) -> Result<(), DrillError> {
         for _ in 0..rounds {
-            for vcpu in &self.vcpus {
+            for vcpu in &self.machine.vcpus {
                 let read = vcpu.read_clocks().map_err(DrillError::Fake)?;
                 let (tsc, clock) = self.latest;
                 let watched = &mut self.watched;
@@ -121,7 +154,7 @@ impl Stage for FakeStage {
         Ok(Self {
             watched: self.watched,
             latest: self.latest,
-            ..Self::new(&self.host, self.vcpus.len())
+            ..Self::new(&self.host, self.machine.vcpus.len())
         })
     }
 

@@ -3,7 +3,7 @@
 use super::Orders;
 use super::log::{Log, Logged};
 use super::sight::Sight;
-use super::stage::{OneGuest, Source, Stage, msr, set_clock, set_msr};
+use super::stage::{Machine, OneGuest, Source, Stage, msr, set_clock, set_msr};
 use crate::arithmetic::{KVM_CLOCK_REALTIME, KvmClockData};
 use crate::device::{MSR_IA32_TSC, Vcpu, Vm};
 use crate::drill::DrillError;

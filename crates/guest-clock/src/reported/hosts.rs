@@ -3,7 +3,7 @@
 use super::Orders;
 use super::log::{Log, Logged};
 use super::sight::Sight;
-use super::stage::{FakeStage, KHZ, OneGuest, Source, Stage, set_clock, set_msr};
+use super::stage::{FakeStage, KHZ, Machine, OneGuest, Source, Stage, set_clock, set_msr};
 use crate::device::{HostFacts, MSR_IA32_TSC, Vcpu};
 use crate::fake::FakeHost;
 use crate::plan::{Anchor, rehearse};

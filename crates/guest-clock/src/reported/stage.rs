@@ -5,8 +5,9 @@ use super::log::{Log, Logged};
 use super::sight::{Sight, compare};
 use crate::device::{Vcpu, Vm};
 use crate::drill::DrillError;
+pub(super) use crate::drill::stage::{FakeMachine, Machine};
 use crate::error::IoctlError;
-use crate::fake::{FakeHost, FakeVcpu, FakeVm, GuestReading};
+use crate::fake::{FakeHost, FakeVcpu, GuestReading};
 use crate::policy::Policy;
 use crate::save::{GuestClocks, of};
 use crate::saved::{Saved, State, X86State};
@@ -27,12 +28,7 @@ pub(super) trait Stage {
 }
 
 /// A guest that reads its clocks.
-pub(super) trait OneGuest {
-    type V: Vm;
-    type C: Vcpu;
-
-    fn vm(&self) -> &Self::V;
-    fn vcpus(&self) -> &[Self::C];
+pub(super) trait OneGuest: Machine {
     /// Each vCPU runs and reads its clocks once, one after the other.
     fn read(&mut self) -> Result<Vec<GuestReading>, DrillError>;
 }
@@ -50,19 +46,11 @@ impl FakeStage {
     }
 }
 
-/// A guest of a [`FakeStage`].
-#[derive(Debug)]
-pub(super) struct FakeGuest {
-    vm: FakeVm,
-    vcpus: Vec<FakeVcpu>,
-}
-
 impl Stage for FakeStage {
-    type G = FakeGuest;
+    type G = FakeMachine;
 
-    fn guest(&self, vcpus: usize) -> Result<FakeGuest, DrillError> {
-        let (vm, vcpus) = self.host.vm(vcpus);
-        Ok(FakeGuest { vm, vcpus })
+    fn guest(&self, vcpus: usize) -> Result<FakeMachine, DrillError> {
+        Ok(FakeMachine::new(&self.host, vcpus))
     }
 
     fn pass(&self, ns: u64) {
@@ -74,21 +62,10 @@ impl Stage for FakeStage {
     }
 }
 
-impl OneGuest for FakeGuest {
-    type V = FakeVm;
-    type C = FakeVcpu;
-
-    fn vm(&self) -> &FakeVm {
-        &self.vm
-    }
-
-    fn vcpus(&self) -> &[FakeVcpu] {
-        &self.vcpus
-    }
-
+impl OneGuest for FakeMachine {
     fn read(&mut self) -> Result<Vec<GuestReading>, DrillError> {
         let read = |vcpu: &FakeVcpu| vcpu.read_clocks().map_err(DrillError::Fake);
-        self.vcpus.iter().map(read).collect()
+        self.vcpus().iter().map(read).collect()
     }
 }
 
@@ -117,17 +94,6 @@ impl Stage for KvmStage {
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 impl OneGuest for crate::guest::Guest {
-    type V = kvm_ioctls::VmFd;
-    type C = kvm_ioctls::VcpuFd;
-
-    fn vm(&self) -> &Self::V {
-        &self.vm
-    }
-
-    fn vcpus(&self) -> &[Self::C] {
-        &self.vcpus
-    }
-
     fn read(&mut self) -> Result<Vec<GuestReading>, DrillError> {
         Ok(self.read_in_turn()?)
     }

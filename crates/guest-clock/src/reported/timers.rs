@@ -3,7 +3,9 @@
 use super::Orders;
 use super::log::{Log, Logged};
 use super::sight::Sight;
-use super::stage::{FakeStage, OneGuest, Source, Stage, msr, restore_into, set_clock, set_msr};
+use super::stage::{
+    FakeStage, Machine, OneGuest, Source, Stage, msr, restore_into, set_clock, set_msr,
+};
 use crate::device::{MSR_IA32_TSC, MSR_IA32_TSC_ADJUST, MSR_IA32_TSC_DEADLINE};
 use crate::drill::DrillError;
 use crate::policy::Policy;
@@ -29,7 +31,7 @@ pub(super) fn deadline_before_tsc(stage: &FakeStage) -> Orders {
         log.note("100 s pass: the VMM loads the guest's memory");
         Ok::<_, DrillError>(guest)
     };
-    let lost = |guest: &super::stage::FakeGuest, tsc| {
+    let lost = |guest: &super::stage::FakeMachine, tsc| {
         let read = msr(guest.vcpus(), 0, MSR_IA32_TSC_DEADLINE)?;
         Ok::<_, DrillError>((read != deadline).then_some(Sight::DeadlineLost {
             vcpu: 0,
@@ -70,7 +72,7 @@ pub(super) fn adjust_before_cpuid(stage: &FakeStage) -> Orders {
     vcpu.guest_writes_tsc(12_345).map_err(DrillError::Fake)?;
     let wanted = msr(guest.vcpus(), 0, MSR_IA32_TSC_ADJUST)?;
     let source = Source::save(&mut guest)?;
-    let lost = |guest: &super::stage::FakeGuest| {
+    let lost = |guest: &super::stage::FakeMachine| {
         let read = msr(guest.vcpus(), 0, MSR_IA32_TSC_ADJUST)?;
         Ok::<_, DrillError>((read != wanted).then_some(Sight::AdjustLost {
             vcpu: 0,
