@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use super::structures::Explained;
 use super::vm::{CVm, Machine, Threads};
-use super::{CExplanation, Failure, Mode, Status, finish, give};
+use super::{CExplanation, Failure, Mode, Status, failed, finish, give};
 use crate::arm64::{Arm64Error, Arm64Vm};
 use crate::device::Bracket;
 use crate::error::Errno;
@@ -62,9 +62,8 @@ pub(super) fn restore(
     mode: Mode,
 ) -> Result<Explained, Failure> {
     let vm = CArm64Vm::new(machine);
-    let plan = saved
-        .plan_arm64(&vm, options)
-        .map_err(|error| (Status::Refused, error.to_string()))?;
+    let plan = saved.plan_arm64(&vm, options);
+    let plan = plan.map_err(failed(Status::Refused))?;
     let explanation = match mode {
         Mode::Plan => *plan.explanation(),
         Mode::Restore => plan.carry_out(&vm).map_err(|error| {
@@ -73,7 +72,7 @@ pub(super) fn restore(
                 Arm64Error::Ioctl(ref failed) if failed.call.contains("SET") => Status::Refused,
                 _ => Status::Partial,
             };
-            (status, error.to_string())
+            failed(status)(error)
         })?,
     };
     let is_measured = match saved.state() {
@@ -118,7 +117,7 @@ pub unsafe extern "C" fn guest_clock_save_arm64(
         // SAFETY: null or an integer of the caller's. Needed: C's integer is a pointer.
         let offset = unsafe { offset.as_ref() }.copied();
         let saved = GuestClocks::save_arm64(&CArm64Vm::new(machine), offset);
-        let saved = saved.map_err(|error| (Status::Save, error.to_string()))?;
+        let saved = saved.map_err(failed(Status::Save))?;
         // SAFETY: the caller vouches for the buffer and its length.
         unsafe { give(&saved, buffer, length) }
     };

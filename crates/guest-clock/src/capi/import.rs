@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use super::structures::{of_vcpus, read};
-use super::{Failure, Status, argument, finish, give};
+use super::{Failure, Status, argument, failed, finish, give};
 use crate::arithmetic::KvmClockData;
 use crate::by_value::ByValue;
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn guest_clock_import(
             );
         }
         let saved = snapshot.to_saved();
-        let saved = saved.map_err(|error| (Status::Argument, error.to_string()))?;
+        let saved = saved.map_err(failed(Status::Argument))?;
         // SAFETY: the caller vouches for the buffer and its length.
         unsafe { give(&saved, buffer, length) }
     };

@@ -29,6 +29,7 @@ mod words;
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::LoadError;
@@ -103,6 +104,11 @@ fn fault(panic: &(dyn Any + Send)) -> String {
     format!("a fault of this library, please report it: {said}; do not run the vCPUs")
 }
 
+/// What an error becomes with this status.
+fn failed<E: Display>(status: Status) -> impl FnOnce(E) -> Failure {
+    move |error| (status, error.to_string())
+}
+
 fn argument(text: &str) -> Failure {
     (Status::Argument, text.to_owned())
 }
@@ -144,7 +150,7 @@ unsafe fn load(state: *const u8, length: usize) -> Result<Saved, Failure> {
     }
     // SAFETY: not null, short enough, and the caller vouches for `length` bytes.
     let bytes = unsafe { std::slice::from_raw_parts(state, length) };
-    Saved::load(bytes).map_err(|error| (Status::Load, error.to_string()))
+    Saved::load(bytes).map_err(failed(Status::Load))
 }
 
 /// An explanation as a document.

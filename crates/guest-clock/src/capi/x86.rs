@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use super::structures::Explained;
 use super::vm::{CVm, Machine, Threads};
-use super::{CExplanation, Failure, Mode, Status, finish, give};
+use super::{CExplanation, Failure, Mode, Status, failed, finish, give};
 use crate::device::{MsrValue, NoAnswer, Stopping, Vcpu, VcpuIdentity, each_frequency};
 use crate::equalize::Equalize;
 use crate::error::{EqualizeError, Errno, RestoreError};
@@ -16,7 +16,7 @@ use crate::save::{GuestClocks, narrow};
 use crate::saved::Saved;
 
 pub(super) fn init() -> Result<(), Failure> {
-    let found = host().map_err(|error| (Status::Host, error.to_string()))?;
+    let found = host().map_err(failed(Status::Host))?;
     // The first reading of the wall clock maps nothing later either.
     let _ = found.instant();
     Ok(())
@@ -97,17 +97,17 @@ pub(super) fn restore(
     mode: Mode,
 ) -> Result<Explained, Failure> {
     let (vm, vcpus) = devices(&machine);
-    let refused = |error: &dyn std::fmt::Display| (Status::Refused, error.to_string());
-    let plan = saved
-        .plan(&vm, &vcpus, options)
-        .map_err(|error| refused(&error))?;
+    let plan = saved.plan(&vm, &vcpus, options);
+    let plan = plan.map_err(failed(Status::Refused))?;
     let explanation = match mode {
         Mode::Plan => plan.expected(),
-        Mode::Restore => match plan.carry_out(&vm, &vcpus) {
-            Ok(explanation) => explanation,
-            Err(error @ RestoreError::Refused(_)) => return Err(refused(&error)),
-            Err(error) => return Err((Status::Partial, error.to_string())),
-        },
+        Mode::Restore => plan.carry_out(&vm, &vcpus).map_err(|error| {
+            let status = match error {
+                RestoreError::Refused(_) => Status::Refused,
+                _ => Status::Partial,
+            };
+            failed(status)(error)
+        })?,
     };
     Ok(explained(&explanation))
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn guest_clock_save(
         let machine = unsafe { Machine::read(vm)? };
         let (vm, vcpus) = devices(&machine);
         let saved = GuestClocks::save_with(&vm, &vcpus, machine.stopping);
-        let saved = saved.map_err(|error| (Status::Save, error.to_string()))?;
+        let saved = saved.map_err(failed(Status::Save))?;
         // SAFETY: the caller vouches for the buffer and its length.
         unsafe { give(&saved, buffer, length) }
     };
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn guest_clock_equalize(
                 EqualizeError::Partial { .. } => Status::Partial,
                 _ => Status::Equalize,
             };
-            (status, error.to_string())
+            failed(status)(error)
         })?;
         if !bound_ns.is_null() {
             // SAFETY: not null, and the caller vouches for it. Needed: C's integer is a pointer.
