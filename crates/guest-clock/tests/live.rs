@@ -45,6 +45,9 @@ fn main() {
             }
         }
     }
+    if is_first {
+        failed += machine::failed_programs();
+    }
     println!("\nlive: {passed} passed; {failed} failed; {skipped} skipped");
     if is_first {
         machine::end();

@@ -4,6 +4,8 @@ use std::ffi::CString;
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::Command;
 
 /// Mounts what the cases read, and loads the modules of `/mod` in the order of their names.
 pub fn begin() {
@@ -24,10 +26,7 @@ pub fn begin() {
             println!("{target:?}: {}", std::io::Error::last_os_error());
         }
     }
-    let modules = fs::read_dir("/mod").map(|entries| entries.map(|entry| entry.unwrap().path()));
-    let mut modules: Vec<_> = modules.into_iter().flatten().collect();
-    modules.sort();
-    for path in modules {
+    for path in files("/mod") {
         let file = fs::File::open(&path).unwrap();
         // SAFETY: an open descriptor and a string that ends with 0. Needed: there is no safe call.
         let loaded =
@@ -42,6 +41,28 @@ pub fn begin() {
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     println!("up {}, Linux {}", uptime(), release.trim());
+}
+
+/// Runs the programs of `/programs`. They end with 0, or with 77 where they cannot run. The number of others.
+pub fn failed_programs() -> u32 {
+    let mut failed = 0;
+    for path in files("/programs") {
+        let ended = Command::new(&path).status();
+        let is_fine = ended
+            .as_ref()
+            .is_ok_and(|status| matches!(status.code(), Some(0 | 77)));
+        println!("program {} ... {ended:?}", path.display());
+        failed += u32::from(!is_fine);
+    }
+    failed
+}
+
+/// Files of a directory in the order of their names, none where it is missing.
+fn files(directory: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).map(|entries| entries.map(|entry| entry.unwrap().path()));
+    let mut files: Vec<_> = entries.into_iter().flatten().collect();
+    files.sort();
+    files
 }
 
 fn uptime() -> String {
