@@ -1,9 +1,8 @@
 //! Finished runs in the order in which they finished, in a file that only grows.
 //!
-//! A record is its length and the CRC-32 of what follows (4 bytes each, little-endian), then JSON.
-//! A kill or a power failure loses the end of the file. Opening drops it from the first record that
-//! is cut or does not match its sum. The lists of metrics that runs have are records of their own; a
-//! run has its list's number and the values, bit by bit.
+//! A [`Record`] follows its length and CRC-32. A kill or a power failure loses the end of the file.
+//! Opening drops it from the first record that is cut or does not match its sum. The lists of metrics
+//! that runs have are records of their own; a run has its list's number and the values, bit by bit.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,17 +10,18 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::SweepError;
-use super::record::{Brief, BriefEnded, Count, Ended, MetricList, Record};
+use super::folder::Folder;
+use super::record::{Ended, MetricList, Record, body};
+use super::window::Window;
+use crate::metric::Metric;
 use crate::run::{RunError, RunOutput};
 
 /// What the file begins with.
-const MAGIC: &[u8; 24] = b"stealtime sweep runs, 2\n";
-/// Bytes before each record.
-const HEAD: usize = 8;
-/// The longest record: beyond any list of metrics.
-const LONGEST: usize = 64 << 20;
+const MAGIC: &[u8; 24] = b"stealtime sweep runs, 3\n";
 /// The place of a run without a record: the file begins with [`MAGIC`].
 const NONE: u64 = 0;
+/// The list of a run without metrics.
+const NO_LIST: u32 = u32::MAX;
 
 /// The journal of a sweep.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Journal {
             path: path.to_owned(),
             end: MAGIC.len() as u64,
             places: vec![NONE; runs],
-            lists: vec![u32::MAX; runs],
+            lists: vec![NO_LIST; runs],
             metrics: Vec::new(),
             done: 0,
             cut: 0,
@@ -71,21 +71,14 @@ impl Journal {
 
     /// Reads all records, and drops the end that is not whole.
     fn load(&mut self) -> io::Result<()> {
-        let length = self.file.metadata()?.len();
-        if length < self.end {
+        let Some(length) = length_of(&self.file)? else {
             // A kill while the sweep began.
             self.file.set_len(0)?;
             return self.file.write_all_at(MAGIC, 0);
-        }
-        let mut magic = [0; MAGIC.len()];
-        self.file.read_exact_at(&mut magic, 0)?;
-        if magic != *MAGIC {
-            let wrong = "this is no journal of this version: choose another --out, or --restart";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
-        }
-        while let Some(bytes) = self.bytes_at(self.end, length)? {
-            let record = serde_json::from_slice(body(&bytes));
-            if !record.is_ok_and(|record| self.accept(record, self.end)) {
+        };
+        let mut window = Window::of_many();
+        while let Some(bytes) = window.record(&self.file, self.end, length)? {
+            if !self.accept(body(bytes), self.end) {
                 break;
             }
             self.end += bytes.len() as u64;
@@ -97,134 +90,156 @@ impl Journal {
         Ok(())
     }
 
-    /// The record at a place with its head; `None` at the end, and for one that is not whole.
-    fn bytes_at(&self, place: u64, length: u64) -> io::Result<Option<Vec<u8>>> {
-        let mut head = [0; HEAD];
-        if length.saturating_sub(place) < HEAD as u64 {
-            return Ok(None);
-        }
-        self.file.read_exact_at(&mut head, place)?;
-        let [a, b, c, d, sum @ ..] = head;
-        let size = u32::from_le_bytes([a, b, c, d]) as usize;
-        if size > LONGEST || size as u64 > length - place - HEAD as u64 {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; HEAD + size];
-        self.file.read_exact_at(&mut bytes, place)?;
-        let is_whole = crc32fast::hash(body(&bytes)) == u32::from_le_bytes(sum);
-        Ok(is_whole.then_some(bytes))
-    }
-
     /// Takes a record over; `false` for one that belongs to another grid.
-    fn accept(&mut self, record: Brief, place: u64) -> bool {
-        let (run, ended) = match record {
-            Brief::Metrics(metrics) => {
-                self.metrics.push(metrics);
-                return true;
+    fn accept(&mut self, bytes: &[u8], place: u64) -> bool {
+        let record = Record::read(bytes).filter(|record| self.fits(record));
+        let (run, number) = match record {
+            Some(Record::Metrics(list)) => {
+                let list = serde_json::from_slice(list);
+                return list.map(|list| self.metrics.push(list)).is_ok();
             }
-            Brief::Run(run, ended) => (usize::try_from(run).unwrap_or(usize::MAX), ended),
+            Some(Record::Failed { run, .. }) => (run, NO_LIST),
+            Some(Record::Done { run, list, .. }) => (run, list),
+            None => return false,
         };
-        let (Some(known), Some(list)) = (self.places.get_mut(run), self.lists.get_mut(run)) else {
-            return false;
-        };
-        if let BriefEnded::Done {
-            list: number,
-            values: Count(values),
-        } = ended
-        {
-            let metrics = self.metrics.get(number as usize);
-            if metrics.is_none_or(|metrics| metrics.0.len() != values) {
-                return false;
-            }
+        let run = usize::try_from(run).unwrap_or(usize::MAX);
+        if let (Some(known), Some(list)) = (self.places.get_mut(run), self.lists.get_mut(run)) {
+            self.done += u64::from(*known == NONE);
+            *known = place;
             *list = number;
         }
-        self.done += u64::from(*known == NONE);
-        *known = place;
         true
     }
 
-    /// A run's record, and its list of metrics if the journal does not have it yet.
-    fn ended_of(&self, result: Result<RunOutput, RunError>) -> (Ended, Option<MetricList>) {
-        let output = match result {
-            Ok(output) => output,
-            Err(error) => return (Ended::Failed(error), None),
-        };
+    /// Whether a record is of this grid.
+    fn fits(&self, record: &Record<'_>) -> bool {
+        let is_run = |run: &u64| *run < self.places.len() as u64;
+        match record {
+            Record::Metrics(_) => true,
+            Record::Failed { run, .. } => is_run(run),
+            Record::Done {
+                run, list, values, ..
+            } => {
+                let metrics = self.metrics.get(*list as usize);
+                is_run(run) && metrics.is_some_and(|metrics| metrics.0.len() == values.len())
+            }
+        }
+    }
+
+    /// The number of the list that these metrics have, if it has one.
+    fn number_of(&self, metrics: &[Metric]) -> Option<u32> {
         // From the end: most runs have the list of the run before.
-        let known = self
-            .metrics
-            .iter()
-            .rposition(|list| list.matches(&output.metrics));
-        let ended = Ended::Done {
-            list: known.unwrap_or(self.metrics.len()) as u32,
-            events: output.events,
-            values: output.metrics.iter().map(|metric| metric.value).collect(),
-        };
-        let new = known.is_none().then(|| MetricList::of(&output.metrics));
-        (ended, new)
+        let known = self.metrics.iter().rposition(|list| list.matches(metrics));
+        known.map(|index| index as u32)
     }
 
     /// Adds a finished run.
     ///
     /// # Errors
     ///
-    /// The operating system's error; the journal is the same as before.
+    /// The operating system's error; the journal has the same runs as before.
     pub fn append(
         &mut self,
         run: u64,
-        result: Result<RunOutput, RunError>,
+        result: &Result<RunOutput, RunError>,
     ) -> Result<(), SweepError> {
-        let failed = |source| SweepError::file(&self.path, source);
-        let (ended, new) = self.ended_of(result);
-        let new = new.map(Record::Metrics);
-        let mut bytes = Vec::new();
-        if let Some(list) = &new {
-            frame(list, &mut bytes).map_err(failed)?;
-        }
-        let place = self.end + bytes.len() as u64;
-        let record = Record::Run(run, ended);
-        frame(&record, &mut bytes).map_err(failed)?;
-        self.write(&bytes)?;
-        for record in new.into_iter().chain([record]) {
-            let accepted = self.accept(record.into(), place);
-            debug_assert!(accepted, "a run of this grid");
-        }
-        Ok(())
+        let list = match result {
+            Err(_) => NO_LIST,
+            Ok(output) => match self.number_of(&output.metrics) {
+                Some(number) => number,
+                None => self.add_list(&MetricList::of(&output.metrics))?,
+            },
+        };
+        self.add(record_of(run, result, list))
     }
 
-    /// Adds a finished run of another journal of the same grid.
+    /// The number of a list of metrics, which is added if it has none.
+    fn number_or_add(&mut self, list: &MetricList) -> Result<u32, SweepError> {
+        let known = self.metrics.iter().position(|known| known == list);
+        match known {
+            Some(index) => Ok(index as u32),
+            None => self.add_list(list),
+        }
+    }
+
+    /// Adds a list of metrics, and returns its number.
+    fn add_list(&mut self, list: &MetricList) -> Result<u32, SweepError> {
+        let number = self.metrics.len() as u32;
+        let json = serde_json::to_vec(list).map_err(io::Error::from);
+        self.add(json.and_then(|json| Record::Metrics(&json).framed()))?;
+        Ok(number)
+    }
+
+    /// Adds a record.
+    fn add(&mut self, record: io::Result<Vec<u8>>) -> Result<(), SweepError> {
+        let place = self.end;
+        let written = record.and_then(|bytes| {
+            self.file.write_all_at(&bytes, place)?;
+            Ok(bytes)
+        });
+        match written {
+            Ok(bytes) => {
+                let accepted = self.accept(body(&bytes), place);
+                debug_assert!(accepted, "a record of this grid");
+                self.end += bytes.len() as u64;
+                Ok(())
+            }
+            Err(source) => {
+                // Opening would drop a part of it: this only keeps the file tidy.
+                let _ = self.file.set_len(place);
+                Err(SweepError::file(&self.path, source))
+            }
+        }
+    }
+
+    /// Adds the finished runs of another folder of the same sweep.
     ///
     /// # Errors
     ///
-    /// One of the files cannot be read or written; this journal is the same as before.
-    pub(super) fn copy(&mut self, source: &Self, run: u64) -> Result<(), SweepError> {
-        let list = usize::try_from(run).ok();
-        let list = list.and_then(|run| source.lists.get(run)).copied();
-        let list = list.unwrap_or(u32::MAX);
-        let number = list as usize;
-        let known = self.metrics.get(number);
-        if known.is_none() || known != source.metrics.get(number) {
-            // Its list has another number here.
-            return match source.result(run)? {
-                Some(result) => self.append(run, result),
-                None => Ok(()),
+    /// [`SweepError::Disagree`], or one of the files cannot be read or written. What was added is kept.
+    pub(super) fn take(&mut self, folder: &Folder) -> Result<(), SweepError> {
+        let path = folder.journal();
+        let failed = |source| SweepError::file(&path, source);
+        let file = match File::open(&path) {
+            // A kill before the first run.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(failed)?,
+        };
+        let length = length_of(&file).map_err(failed)?.unwrap_or(0);
+        let mut place = MAGIC.len() as u64;
+        let mut window = Window::of_many();
+        // By number of a list in that file, its number in this one.
+        let mut numbers = Vec::new();
+        while let Some(bytes) = window.record(&file, place, length).map_err(failed)? {
+            place += bytes.len() as u64;
+            let record = Record::read(body(bytes));
+            let record = match record {
+                Some(Record::Metrics(json)) => {
+                    let Ok(list) = serde_json::from_slice(json) else {
+                        break;
+                    };
+                    numbers.push(self.number_or_add(&list)?);
+                    continue;
+                }
+                record => record.and_then(|record| record.renumbered(&numbers)),
             };
+            // As in opening, the rest of the file does not count.
+            let Some(record) = record.filter(|record| self.fits(record)) else {
+                break;
+            };
+            let framed = record.framed();
+            match record.run() {
+                Some(run) if self.has(run) => {
+                    if self.bytes_of(run)? != framed.map_err(failed)? {
+                        return Err(SweepError::Disagree {
+                            path: folder.path().to_owned(),
+                            run,
+                        });
+                    }
+                }
+                _ => self.add(framed)?,
+            }
         }
-        let (place, bytes) = (self.end, source.bytes_of(run)?);
-        let values = Count(known.map_or(0, |known| known.0.len()));
-        self.write(&bytes)?;
-        let accepted = self.accept(Brief::Run(run, BriefEnded::Done { list, values }), place);
-        debug_assert!(accepted, "a run of this grid");
-        Ok(())
-    }
-
-    /// Writes at the end.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), SweepError> {
-        if let Err(source) = self.file.write_all_at(bytes, self.end) {
-            // Opening would drop a part of it: this only keeps the file tidy.
-            let _ = self.file.set_len(self.end);
-            return Err(SweepError::file(&self.path, source));
-        }
-        self.end += bytes.len() as u64;
         Ok(())
     }
 
@@ -247,50 +262,38 @@ impl Journal {
         if !self.has(run) {
             return Ok(None);
         }
-        match serde_json::from_slice(body(&self.bytes_of(run)?)) {
-            Ok(Record::Run(_, ended)) => Ok(Some(ended)),
-            _ => Err(self.changed()),
-        }
+        let bytes = self.bytes_of(run)?;
+        let ended = match Record::read(body(&bytes)) {
+            Some(Record::Done {
+                list,
+                events,
+                values,
+                ..
+            }) => Some(Ended::Done {
+                list,
+                events,
+                values: values.iter().copied().map(f64::from_le_bytes).collect(),
+            }),
+            Some(Record::Failed { error, .. }) => {
+                serde_json::from_slice(error).ok().map(Ended::Failed)
+            }
+            _ => None,
+        };
+        ended.map_or_else(|| Err(self.changed()), |ended| Ok(Some(ended)))
     }
 
     /// The record of a finished run, with its head.
     fn bytes_of(&self, run: u64) -> Result<Vec<u8>, SweepError> {
         let place = self.place(run).unwrap_or(self.end);
-        let bytes = self.bytes_at(place, self.end);
+        let mut window = Window::of_one();
+        let bytes = window.record(&self.file, place, self.end);
         let bytes = bytes.map_err(|source| SweepError::file(&self.path, source))?;
-        bytes.ok_or_else(|| self.changed())
+        bytes.map(<[u8]>::to_vec).ok_or_else(|| self.changed())
     }
 
     fn changed(&self) -> SweepError {
         let changed = io::Error::new(io::ErrorKind::InvalidData, "it was changed meanwhile");
         SweepError::file(&self.path, changed)
-    }
-
-    /// The result of a run; `None` for one that has not ended.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read any more.
-    pub(super) fn result(
-        &self,
-        run: u64,
-    ) -> Result<Option<Result<RunOutput, RunError>>, SweepError> {
-        Ok(self.ended(run)?.map(|ended| match ended {
-            Ended::Failed(error) => Err(error),
-            Ended::Done {
-                list,
-                events,
-                values,
-            } => {
-                let kinds = self.metrics.get(list as usize);
-                Ok(RunOutput {
-                    metrics: kinds.map_or_else(Vec::new, |kinds| kinds.with(&values)),
-                    events,
-                    // Journals do not have it.
-                    simulated_ns: 0,
-                })
-            }
-        }))
     }
 
     /// Whether a finished run has this result, to the last bit.
@@ -301,13 +304,18 @@ impl Journal {
     pub(super) fn agrees(
         &self,
         run: u64,
-        result: Result<RunOutput, RunError>,
+        result: &Result<RunOutput, RunError>,
     ) -> Result<bool, SweepError> {
-        let (again, new) = self.ended_of(result);
-        let again = Record::Run(run, again);
-        let recorded = self.ended(run)?.map(|ended| Record::Run(run, ended));
-        let recorded = recorded.map(|record| serde_json::to_vec(&record).ok());
-        Ok(new.is_none() && recorded == Some(serde_json::to_vec(&again).ok()))
+        let list = match result {
+            Ok(output) => self.number_of(&output.metrics),
+            Err(_) => Some(NO_LIST),
+        };
+        let Some(list) = list.filter(|_| self.has(run)) else {
+            return Ok(false);
+        };
+        let again = record_of(run, result, list);
+        let again = again.map_err(|source| SweepError::file(&self.path, source))?;
+        Ok(self.bytes_of(run)? == again)
     }
 
     fn place(&self, run: u64) -> Option<u64> {
@@ -352,17 +360,39 @@ impl Journal {
     }
 }
 
-/// A record without its head.
-fn body(bytes: &[u8]) -> &[u8] {
-    bytes.get(HEAD..).unwrap_or_default()
+/// The length of a journal; `None`: it is cut within [`MAGIC`].
+fn length_of(file: &File) -> io::Result<Option<u64>> {
+    let length = file.metadata()?.len();
+    if length < MAGIC.len() as u64 {
+        return Ok(None);
+    }
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0)?;
+    if magic == *MAGIC {
+        return Ok(Some(length));
+    }
+    let wrong = "this is no journal of this version: choose another --out, or --restart";
+    Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
 }
 
-/// Adds a record with its head.
-fn frame(record: &Record, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let body = serde_json::to_vec(record)?;
-    let size = u32::try_from(body.len()).map_err(io::Error::other)?;
-    bytes.extend(size.to_le_bytes());
-    bytes.extend(crc32fast::hash(&body).to_le_bytes());
-    bytes.extend(body);
-    Ok(())
+/// The record of a run, with its head. Its metrics have the list of this number.
+fn record_of(run: u64, result: &Result<RunOutput, RunError>, list: u32) -> io::Result<Vec<u8>> {
+    match result {
+        Ok(output) => {
+            let values = output.metrics.iter();
+            let values: Vec<[u8; 8]> = values.map(|metric| metric.value.to_le_bytes()).collect();
+            let record = Record::Done {
+                run,
+                list,
+                events: output.events,
+                values: &values,
+            };
+            record.framed()
+        }
+        Err(error) => {
+            let error = serde_json::to_vec(error)?;
+            let record = Record::Failed { run, error: &error };
+            record.framed()
+        }
+    }
 }

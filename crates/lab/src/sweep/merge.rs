@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, Manifest};
-use super::{Journal, Shard, Sweep, SweepError};
+use super::{Shard, Sweep, SweepError};
 
 /// Parts that a message lists.
 const MOST_SHOWN: usize = 20;
@@ -47,33 +47,12 @@ impl Sweep {
         })?;
         let mut sweep = Self::open(path, plan, None, restart)?;
         for folder in folders.iter().filter(|folder| *folder != path) {
-            sweep.take(folder)?;
+            let (folder, _) = Folder::existing(folder)?;
+            let merged = sweep.journal.take(&folder);
+            merged.map_err(|error| sweep.kept(error))?;
         }
         sweep.journal.sync()?;
         Ok(Merged { sweep, shards })
-    }
-
-    /// Takes the runs of a folder of the same sweep.
-    fn take(&mut self, path: &Path) -> Result<(), SweepError> {
-        let (folder, _) = Folder::existing(path)?;
-        let journal = Journal::open(&folder.journal(), self.plan.runs())?;
-        for run in (0..self.plan.runs()).filter(|run| journal.has(*run)) {
-            if !self.journal.has(run) {
-                let added = self.journal.copy(&journal, run);
-                added.map_err(|error| self.kept(error))?;
-                continue;
-            }
-            let Some(result) = journal.result(run)? else {
-                continue;
-            };
-            if !self.journal.agrees(run, result)? {
-                return Err(SweepError::Disagree {
-                    path: path.to_owned(),
-                    run,
-                });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -93,6 +72,9 @@ impl Merged {
     ///
     /// [`SweepError::Missing`] with the shards that lack runs, or the seeds if there were no shards.
     pub fn check(&self) -> Result<(), SweepError> {
+        if self.sweep.is_done() {
+            return Ok(());
+        }
         let plan = &self.sweep.plan;
         // By shard or seed: missing runs of all.
         let mut parts: BTreeMap<u64, (u64, u64)> = BTreeMap::new();

@@ -17,6 +17,7 @@ mod shard;
 mod table;
 mod time;
 mod values;
+mod window;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -141,7 +142,7 @@ impl Sweep {
         if again == Err(RunError::Stopped) {
             return Ok(());
         }
-        match self.journal.agrees(run, again)? {
+        match self.journal.agrees(run, &again)? {
             true => Ok(()),
             false => Err(SweepError::OtherBuild {
                 path: self.path().to_owned(),
@@ -227,7 +228,7 @@ impl Sweep {
         let journal = &mut self.journal;
         let mut synced = Instant::now();
         let mut add = |run: u64, result: Result<RunOutput, RunError>| {
-            journal.append(run, result)?;
+            journal.append(run, &result)?;
             progress(journal.done());
             if synced.elapsed() > SYNC_INTERVAL {
                 journal.sync()?;

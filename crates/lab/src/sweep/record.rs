@@ -1,9 +1,8 @@
 //! What the journal holds.
 
-use std::fmt;
+use std::io;
 
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::RunError;
@@ -36,18 +35,6 @@ impl MetricList {
         Self(kinds.collect())
     }
 
-    /// Metrics of this list.
-    pub(super) fn with(&self, values: &[f64]) -> Vec<Metric> {
-        let metrics = self.0.iter().zip(values).map(|(kind, value)| Metric {
-            name: kind.name.clone(),
-            of: kind.of.clone(),
-            unit: kind.unit,
-            better: kind.better,
-            value: *value,
-        });
-        metrics.collect()
-    }
-
     /// Whether these metrics have this list.
     pub(super) fn matches(&self, metrics: &[Metric]) -> bool {
         let is_alike = |(kind, metric): (&MetricKind, &Metric)| {
@@ -61,7 +48,7 @@ impl MetricList {
 }
 
 /// How a run ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
     /// With metrics.
     Done {
@@ -70,146 +57,162 @@ pub enum Ended {
         /// Events that the simulator processed.
         events: u64,
         /// The values of these metrics.
-        #[serde(with = "bits")]
         values: Vec<f64>,
     },
     /// Without.
     Failed(RunError),
 }
 
-/// A record of the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Record {
-    /// A list of metrics; lists are numbered in the order of the file.
-    Metrics(MetricList),
-    /// A run and how it ended.
-    Run(u64, Ended),
+/// Bytes before each record: its length and its CRC-32, little-endian.
+pub(super) const HEAD: usize = 8;
+
+const METRICS: u8 = b'm';
+const DONE: u8 = b'd';
+const FAILED: u8 = b'f';
+
+/// A record of the journal in its bytes: one for its kind, then the fields, little-endian. To parse them as
+/// text takes longer than all else in a merge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Record<'b> {
+    /// A [`MetricList`] as JSON. Lists are numbered in the order of the file.
+    Metrics(&'b [u8]),
+    /// A run with metrics. Values keep all bits, also those of NaN.
+    Done {
+        run: u64,
+        list: u32,
+        events: u64,
+        values: &'b [[u8; 8]],
+    },
+    /// A run without metrics: its [`RunError`] as JSON.
+    Failed { run: u64, error: &'b [u8] },
 }
 
-/// A record without values: their number is what a journal checks, and they take most of the time to read.
-#[derive(Debug, Deserialize)]
-pub(super) enum Brief {
-    Metrics(MetricList),
-    Run(u64, BriefEnded),
-}
-
-/// How a run ended, without values.
-#[derive(Debug, Deserialize)]
-pub(super) enum BriefEnded {
-    Done { list: u32, values: Count },
-    Failed(IgnoredAny),
-}
-
-/// The length of a list.
-#[derive(Debug)]
-pub(super) struct Count(pub(super) usize);
-
-impl<'d> Deserialize<'d> for Count {
-    fn deserialize<D: Deserializer<'d>>(text: D) -> Result<Self, D::Error> {
-        struct Counter;
-        impl<'d> Visitor<'d> for Counter {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'d>>(self, mut list: A) -> Result<Count, A::Error> {
-                let mut count = 0;
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Count(count))
-            }
+impl<'b> Record<'b> {
+    /// Reads the bytes of a record; `None`: they are no record.
+    pub(super) fn read(bytes: &'b [u8]) -> Option<Self> {
+        let (kind, bytes) = bytes.split_first()?;
+        if *kind == METRICS {
+            return Some(Self::Metrics(bytes));
         }
-        text.deserialize_seq(Counter)
-    }
-}
-
-impl From<Record> for Brief {
-    fn from(record: Record) -> Self {
-        match record {
-            Record::Metrics(list) => Self::Metrics(list),
-            Record::Run(run, Ended::Failed(_)) => Self::Run(run, BriefEnded::Failed(IgnoredAny)),
-            Record::Run(run, Ended::Done { list, values, .. }) => {
-                let values = Count(values.len());
-                Self::Run(run, BriefEnded::Done { list, values })
+        let (run, bytes) = bytes.split_first_chunk()?;
+        let run = u64::from_le_bytes(*run);
+        match *kind {
+            DONE => {
+                let (list, bytes) = bytes.split_first_chunk()?;
+                let (events, bytes) = bytes.split_first_chunk()?;
+                let (values, rest) = bytes.as_chunks();
+                rest.is_empty().then_some(Self::Done {
+                    run,
+                    list: u32::from_le_bytes(*list),
+                    events: u64::from_le_bytes(*events),
+                    values,
+                })
             }
+            FAILED => Some(Self::Failed { run, error: bytes }),
+            _ => None,
         }
     }
+
+    /// The run that it is of, if it is a run's.
+    pub(super) const fn run(&self) -> Option<u64> {
+        match self {
+            Self::Metrics(_) => None,
+            Self::Done { run, .. } | Self::Failed { run, .. } => Some(*run),
+        }
+    }
+
+    /// The same with the numbers that lists of metrics have in another journal; `None`: its list has none.
+    pub(super) fn renumbered(self, numbers: &[u32]) -> Option<Self> {
+        match self {
+            Self::Done {
+                run,
+                list,
+                events,
+                values,
+            } => Some(Self::Done {
+                run,
+                list: *numbers.get(list as usize)?,
+                events,
+                values,
+            }),
+            record => Some(record),
+        }
+    }
+
+    /// Its bytes, with a head.
+    ///
+    /// # Errors
+    ///
+    /// It is longer than a head can say.
+    pub(super) fn framed(self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; HEAD];
+        match self {
+            Self::Metrics(list) => {
+                bytes.push(METRICS);
+                bytes.extend_from_slice(list);
+            }
+            Self::Done {
+                run,
+                list,
+                events,
+                values,
+            } => {
+                bytes.push(DONE);
+                bytes.extend_from_slice(&run.to_le_bytes());
+                bytes.extend_from_slice(&list.to_le_bytes());
+                bytes.extend_from_slice(&events.to_le_bytes());
+                bytes.extend_from_slice(values.as_flattened());
+            }
+            Self::Failed { run, error } => {
+                bytes.push(FAILED);
+                bytes.extend_from_slice(&run.to_le_bytes());
+                bytes.extend_from_slice(error);
+            }
+        }
+        let size = u32::try_from(body(&bytes).len()).map_err(io::Error::other)?;
+        let sum = crc32fast::hash(body(&bytes));
+        let head = size.to_le_bytes().into_iter().chain(sum.to_le_bytes());
+        for (byte, value) in bytes.iter_mut().zip(head) {
+            *byte = value;
+        }
+        Ok(bytes)
+    }
 }
 
-/// Floats by their bits: JSON has neither NaN nor infinities, and results are equal to the last bit.
-mod bits {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        values: &[f64],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(values.iter().map(|value| value.to_bits()))
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(text: D) -> Result<Vec<f64>, D::Error> {
-        let bits = Vec::<u64>::deserialize(text)?;
-        Ok(bits.into_iter().map(f64::from_bits).collect())
-    }
+/// A record without its head.
+pub(super) fn body(bytes: &[u8]) -> &[u8] {
+    bytes.get(HEAD..).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn comes_back(record: &Record) {
-        let bytes = serde_json::to_vec(record).expect("JSON");
-        // By bytes: not a number is not equal to itself.
-        let again: Record = serde_json::from_slice(&bytes).expect("a record");
-        let second = serde_json::to_vec(&again).expect("JSON");
-        assert_eq!(bytes, second, "{record:?}");
-        assert!(serde_json::from_slice::<Record>(&bytes[..bytes.len() - 1]).is_err());
-    }
-
     #[test]
     fn records_come_back() {
-        let kind = |of, name: &str, unit, better| MetricKind {
-            of,
-            name: name.into(),
-            unit,
-            better,
+        let numbers = [0.0, -0.0, 1.0 / 3.0, f64::NAN, f64::NEG_INFINITY];
+        let values = numbers.map(f64::to_le_bytes);
+        let done = Record::Done {
+            run: 7,
+            list: 3,
+            events: u64::MAX,
+            values: &values,
         };
-        comes_back(&Record::Metrics(MetricList(vec![
-            kind(Subject::Host, "exits HLT", Unit::PerSecond, Better::Neither),
-            kind(
-                Subject::Vm("web".into()),
-                "latency p99",
-                Unit::Ns,
-                Better::Lower,
-            ),
-            kind(Subject::Task("é".into()), "", Unit::Percent, Better::Higher),
-        ])));
-        let values = vec![
-            0.0,
-            -0.0,
-            1.0 / 3.0,
-            f64::NAN,
-            f64::INFINITY,
-            f64::MIN_POSITIVE,
-        ];
-        comes_back(&Record::Run(
-            7,
-            Ended::Done {
-                list: 3,
-                events: u64::MAX,
-                values,
-            },
-        ));
-        comes_back(&Record::Run(
-            0,
-            Ended::Failed(RunError::Failed("deadlock".into())),
-        ));
-        comes_back(&Record::Run(
-            u64::MAX,
-            Ended::Failed(RunError::Panicked("ü".into())),
-        ));
+        let failed = Record::Failed {
+            run: u64::MAX,
+            error: b"",
+        };
+        for record in [Record::Metrics(b"[]"), done, failed] {
+            let bytes = record.framed().expect("short");
+            assert_eq!(Record::read(body(&bytes)), Some(record));
+        }
+        let bytes = done.framed().expect("short");
+        for length in 0..body(&bytes).len() {
+            // A list of values may end after each of them: the sum of the record tells.
+            let is_whole = length >= 21 && (length - 21).is_multiple_of(8);
+            let read = Record::read(&body(&bytes)[..length]);
+            assert_eq!(read.is_some(), is_whole, "{length}");
+        }
+        assert_eq!(Record::read(b"x"), None);
     }
 }

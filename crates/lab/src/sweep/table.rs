@@ -30,10 +30,10 @@ pub struct Column {
 pub struct Columns {
     /// All columns in their order.
     pub all: Vec<Column>,
-    /// How many stand before the first metric.
-    fixed: usize,
     /// By list of the journal, by metric of the list, the column.
     places: BTreeMap<u32, Vec<usize>>,
+    /// The metrics of a run that has none: nothing counted is 0, and a time without a measurement is missing.
+    unmeasured: Vec<Cell>,
 }
 
 /// A metric's column: `vm.web.latency_p99_ns`.
@@ -112,10 +112,15 @@ impl Columns {
             .iter()
             .map(|(number, list)| (*number, list.0.iter().map(place).collect()));
         let places = places.collect();
+        let unmeasured = kinds.iter().map(|kind| match kind.unit.is_counted() {
+            true => Cell::Number(0.0),
+            false => Cell::Null,
+        });
+        let unmeasured = unmeasured.collect();
         Self {
             all: columns,
-            fixed,
             places,
+            unmeasured,
         }
     }
 
@@ -160,14 +165,7 @@ impl Columns {
                 values,
             } => {
                 row.extend([Cell::Text("done".to_owned()), Cell::Null, integer(events)]);
-                // Nothing counted is 0; a time without a measurement is none.
-                row.extend(self.all.iter().skip(self.fixed).map(|column| {
-                    let unit = column.metric.as_ref().map(|metric| metric.unit);
-                    match unit.is_some_and(Unit::is_counted) {
-                        true => Cell::Number(0.0),
-                        false => Cell::Null,
-                    }
-                }));
+                row.extend_from_slice(&self.unmeasured);
                 let places = self.places.get(&list).map_or(&[][..], Vec::as_slice);
                 for (index, value) in places.iter().zip(values) {
                     if let Some(cell) = row.get_mut(*index).filter(|_| value.is_finite()) {

@@ -73,6 +73,27 @@ fn a_merge_lists_the_shards_or_seeds_that_lack_runs() {
 }
 
 #[test]
+fn a_shard_that_was_cut_lacks_its_last_run_and_stays_as_it_is() {
+    let root = tempfile::tempdir().expect("a folder");
+    let shard = run_shard(root.path(), 1, 1, &Fake::default());
+    let journal = shard.join("runs.journal");
+    let bytes = std::fs::read(&journal).expect("a journal");
+    let cut = &bytes[..bytes.len() - 1];
+    std::fs::write(&journal, cut).expect("a journal");
+    let merged = merge(root.path(), std::slice::from_ref(&shard)).expect("one sweep");
+    let error = merged.check().expect_err("a run is missing").to_string();
+    assert!(error.contains("shard 1/1 lacks 1 of 90 runs"), "{error}");
+    drop(merged);
+    assert!(std::fs::read(&journal).expect("a journal") == cut);
+    // A kill before the first run.
+    std::fs::remove_file(&journal).expect("a journal");
+    let merged = Sweep::merge(&root.path().join("none"), &[shard], false).expect("one sweep");
+    let error = merged.check().expect_err("all are missing").to_string();
+    assert!(error.contains("shard 1/1 lacks 90 of 90 runs"), "{error}");
+    assert!(!journal.exists());
+}
+
+#[test]
 fn folders_that_disagree_or_are_of_another_sweep_are_refused() {
     let root = tempfile::tempdir().expect("a folder");
     let first = run_shard(root.path(), 1, 2, &Fake::default());
