@@ -1,20 +1,19 @@
 //! The folder of a fleet.
 
-use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
-use stealtime_results::{Cell, Folder, Form, Note};
+use stealtime_results::{Cell, Encoded, Folder, Form, Note, ROW_GROUP};
 
 use crate::FleetError;
+use crate::ahead::Ahead;
 use crate::part::{self, Part};
 use crate::tables::{RecordingTables, Table};
 
@@ -22,6 +21,8 @@ use crate::tables::{RecordingTables, Table};
 const MANIFEST: &str = "fleet.json";
 /// Where its parts are.
 const PARTS: &str = "parts";
+/// Rows of a piece of a table, at least. Tests have few rows.
+const PIECE: u64 = if cfg!(test) { 2 } else { ROW_GROUP as u64 };
 
 /// Which recording a part is of. A file that has changed has another identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +114,14 @@ pub struct Written {
     pub rows: u64,
 }
 
+/// Neighbouring recordings. Their rows are one row group of a table.
+#[derive(Clone, Debug)]
+struct Piece {
+    table: Table,
+    recordings: Range<usize>,
+    rows: u64,
+}
+
 impl Fleet {
     /// Makes the folder, or opens that of an analysis with the same options. `restart`: removes what it has.
     ///
@@ -169,7 +178,7 @@ impl Fleet {
     pub fn missing(&self, recordings: &[PathBuf]) -> Result<Vec<PathBuf>, FleetError> {
         let mut missing = Vec::new();
         for path in recordings {
-            let part = self.parts.path().join(part_name(path));
+            let part = self.part_path(path);
             let is_there = match Part::open(&part) {
                 Ok(part) => {
                     part.head.status != "failed"
@@ -226,7 +235,7 @@ impl Fleet {
     pub fn troubles(&self, recordings: &[PathBuf]) -> Result<(usize, usize), FleetError> {
         let (mut failed, mut partial) = (0, 0);
         for path in recordings {
-            let part = self.parts.path().join(part_name(path));
+            let part = self.part_path(path);
             match Part::open(&part)?.head.status.as_str() {
                 "failed" => failed += 1,
                 "partial" => partial += 1,
@@ -236,7 +245,7 @@ impl Fleet {
         Ok((failed, partial))
     }
 
-    /// Writes a file for each table, of all these recordings in their order. `jobs`: tables at a time.
+    /// Writes a file for each table, of all these recordings in their order, on so many threads.
     ///
     /// # Errors
     /// A part is missing or damaged, or a file cannot be written. A file that was there stays as it was.
@@ -247,38 +256,76 @@ impl Fleet {
         form: Form,
         jobs: NonZeroUsize,
     ) -> Result<Vec<Written>, FleetError> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let next = || next.fetch_add(1, Ordering::Relaxed);
-            let indices = std::iter::repeat_with(next);
-            // From the end: histograms, the last table, have most of the rows.
-            let table = |index: usize| Some((index, *tables.iter().rev().nth(index)?));
-            let written = indices.map_while(table);
-            written
-                .map(|(index, table)| (index, self.write_table(recordings, table, form)))
-                .collect::<Vec<_>>()
-        };
-        let mut written = thread::scope(|scope| {
+        let pieces = self.pieces(recordings, tables)?;
+        let all_pieces: Vec<&Piece> = pieces.iter().flatten().collect();
+        let encode = |piece: &&Piece| self.encode(recordings, piece, form);
+        let ahead = Ahead::new(&all_pieces, &encode);
+        thread::scope(|scope| {
+            let _stop = ahead.stop_at_end();
             // Without further threads, this one does all of it.
-            let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
-            let threads: Vec<_> = (1..jobs.get().min(tables.len())).map_while(spawn).collect();
-            let mut written = work();
-            for thread in threads {
-                match thread.join() {
-                    Ok(further) => written.extend(further),
-                    Err(panic) => resume_unwind(panic),
+            for _ in 1..jobs.get().min(all_pieces.len()) {
+                let started = thread::Builder::new().spawn_scoped(scope, || ahead.help());
+                if started.is_err() {
+                    break;
                 }
             }
-            written
-        });
-        written.sort_by_key(|(index, _)| Reverse(*index));
-        written.into_iter().map(|(_, result)| result).collect()
+            let mut encoded = (0..).map(|index| ahead.take(index));
+            let written = tables.iter().zip(&pieces);
+            let written = written.map(|(table, pieces)| {
+                let mut encoded = encoded.by_ref().take(pieces.len());
+                self.write_table(*table, &mut encoded, form)
+            });
+            written.collect()
+        })
+    }
+
+    /// Cuts each table into pieces, between recordings: one has at least the rows of a row group, apart from
+    /// the last. So no piece depends on the number of threads.
+    fn pieces(
+        &self,
+        recordings: &[PathBuf],
+        tables: &[Table],
+    ) -> Result<Vec<Vec<Piece>>, FleetError> {
+        let mut pieces: Vec<Vec<Piece>> = vec![Vec::new(); tables.len()];
+        for (index, path) in recordings.iter().enumerate() {
+            let part_path = self.part_path(path);
+            let part = Part::open(&part_path)?;
+            for (table, pieces) in tables.iter().zip(&mut pieces) {
+                match pieces.last_mut().filter(|piece| piece.rows < PIECE) {
+                    Some(piece) => {
+                        piece.recordings.end = index + 1;
+                        piece.rows += part.count(*table);
+                    }
+                    None => pieces.push(Piece {
+                        table: *table,
+                        recordings: index..index + 1,
+                        rows: part.count(*table),
+                    }),
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Encodes the rows of a piece.
+    fn encode(
+        &self,
+        recordings: &[PathBuf],
+        piece: &Piece,
+        form: Form,
+    ) -> Result<Encoded, FleetError> {
+        let mut rows = Vec::new();
+        for path in recordings.get(piece.recordings.clone()).unwrap_or_default() {
+            rows.extend(self.rows(path, piece.table)?);
+        }
+        let encoded = form.encode(&piece.table.columns(), &rows);
+        encoded.map_err(|source| FleetError::file(self.path(), source))
     }
 
     fn write_table(
         &self,
-        recordings: &[PathBuf],
         table: Table,
+        encoded: &mut dyn Iterator<Item = Result<Encoded, FleetError>>,
         form: Form,
     ) -> Result<Written, FleetError> {
         let name = format!("{}.{}", table.name(), form.extension());
@@ -298,11 +345,11 @@ impl Fleet {
         let mut unread = None;
         let written = self.folder.whole(&name, |writer| {
             let mut rows = form.begin(table.name(), &columns, &notes, writer)?;
-            for path in recordings {
-                match self.rows(path, table) {
-                    Ok(found) => {
-                        count += found.len() as u64;
-                        found.into_iter().try_for_each(|row| rows.row(row))?;
+            for piece in encoded {
+                match piece {
+                    Ok(piece) => {
+                        count += piece.rows() as u64;
+                        rows.append(piece)?;
                     }
                     Err(error) => {
                         unread = Some(error);
@@ -323,9 +370,13 @@ impl Fleet {
         }
     }
 
+    fn part_path(&self, recording: &Path) -> PathBuf {
+        self.parts.path().join(part_name(recording))
+    }
+
     /// The rows of a recording in a table, with host and recording before them.
     fn rows(&self, recording: &Path, table: Table) -> Result<Vec<Vec<Cell>>, FleetError> {
-        let path = self.parts.path().join(part_name(recording));
+        let path = self.part_path(recording);
         let mut part = Part::open(&path)?;
         if part.head.identity.recording != recording.to_string_lossy() {
             let problem = format!("it is of {}", part.head.identity.recording);

@@ -4,6 +4,7 @@
 //! end [`Fleet::write`] makes a file for each table of all parts, in the order of the recordings. The files
 //! are a function of the recordings alone: not of the number of threads, nor of where the work was stopped.
 
+mod ahead;
 mod error;
 mod fleet;
 mod part;

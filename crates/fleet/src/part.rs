@@ -23,8 +23,16 @@ pub(crate) struct Head {
     /// `done`, `partial` or `failed`.
     pub(crate) status: String,
     pub(crate) error: Option<String>,
-    /// The name of each table, and how many bytes its rows have.
-    tables: Vec<(String, u64)>,
+    tables: Vec<Section>,
+}
+
+/// The rows of a table in a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Section {
+    table: String,
+    rows: u64,
+    /// Their length in the file.
+    bytes: u64,
 }
 
 /// Writes a part.
@@ -41,7 +49,11 @@ pub(crate) fn write(
             let rows = rows.iter();
             let rows: Vec<Vec<Value>> = rows.map(|row| row.iter().map(value).collect()).collect();
             serde_json::to_writer(&mut body, &rows)?;
-            tables.push((table.name().to_owned(), (body.len() - begin) as u64));
+            tables.push(Section {
+                table: table.name().to_owned(),
+                rows: rows.len() as u64,
+                bytes: (body.len() - begin) as u64,
+            });
         }
     }
     let head = Head {
@@ -91,14 +103,21 @@ impl<'p> Part<'p> {
         })
     }
 
+    /// How many rows of a table it has.
+    pub(crate) fn count(&self, table: Table) -> u64 {
+        let mut tables = self.head.tables.iter();
+        let section = tables.find(|section| section.table == table.name());
+        section.map_or(0, |section| section.rows)
+    }
+
     /// The rows of a table, none if the recording could not be read.
     pub(crate) fn rows(&mut self, table: Table) -> Result<Vec<Vec<Cell>>, FleetError> {
         let mut begin = self.body;
         let mut tables = self.head.tables.iter();
-        let length = tables.find_map(|(name, length)| {
-            let is_it = name == table.name();
-            begin = begin.saturating_add(if is_it { 0 } else { *length });
-            is_it.then_some(*length)
+        let length = tables.find_map(|section| {
+            let is_it = section.table == table.name();
+            begin = begin.saturating_add(if is_it { 0 } else { section.bytes });
+            is_it.then_some(section.bytes)
         });
         let Some(length) = length else {
             return Ok(Vec::new());

@@ -3,18 +3,22 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::column::writer::{
+    ColumnCloseResult, ColumnWriter, get_column_writer, get_typed_column_writer_mut,
+};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
-use parquet::schema::types::Type;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterPropertiesPtr};
+use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::{SchemaDescriptor, Type};
 
 use crate::{Cell, CellKind, Column};
 
 /// Rows of a row group: what is held in memory at a time.
-const GROUP: usize = 8_192;
+pub const ROW_GROUP: usize = 8_192;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,56 @@ impl Form {
             Self::Csv => Box::new(CsvRows::new(columns, writer)?),
         })
     }
+
+    /// Encodes rows apart from their file, on any thread, for [`Rows::append`].
+    ///
+    /// # Errors
+    /// Names of columns that the form refuses.
+    pub fn encode(self, columns: &[Column], rows: &[Vec<Cell>]) -> io::Result<Encoded> {
+        let group = match self {
+            Self::Parquet => {
+                let schema = SchemaDescriptor::new(schema("rows", columns).map_err(io_error)?);
+                let properties = Arc::new(properties().build());
+                let kinds: Vec<CellKind> = columns.iter().map(|column| column.kind).collect();
+                let group = encode_group(&schema, &properties, &kinds, rows);
+                Group::Parquet(group.map_err(io_error)?)
+            }
+            Self::Csv => Group::Csv(lines(rows)?),
+        };
+        Ok(Encoded {
+            rows: rows.len(),
+            group,
+        })
+    }
+}
+
+/// Rows that are encoded: a row group of Parquet, or lines of CSV.
+#[derive(Debug)]
+pub struct Encoded {
+    rows: usize,
+    group: Group,
+}
+
+impl Encoded {
+    /// How many rows it has.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+#[derive(Debug)]
+enum Group {
+    Parquet(Vec<EncodedColumn>),
+    Csv(Vec<u8>),
+}
+
+/// A column of a row group.
+#[derive(Debug)]
+struct EncodedColumn {
+    bytes: Bytes,
+    /// What the file's footer has of it.
+    closed: ColumnCloseResult,
 }
 
 /// An entry of a Parquet file's metadata.
@@ -73,6 +127,12 @@ pub trait Rows {
     /// # Errors
     /// Those of the writer.
     fn row(&mut self, row: Vec<Cell>) -> io::Result<()>;
+
+    /// Rows that were encoded in this form and with these columns.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    fn append(&mut self, rows: Encoded) -> io::Result<()>;
 
     /// Ends the file.
     ///
@@ -105,19 +165,11 @@ impl<'w> ParquetRows<'w> {
         notes: &[Note<'_>],
         sink: &'w mut (dyn Write + Send),
     ) -> io::Result<Self> {
-        let fields: Result<Vec<_>, ParquetError> = columns.iter().map(field).collect();
-        let fields = fields.map_err(io_error)?;
-        let schema = Type::group_type_builder(name)
-            .with_fields(fields)
-            .build()
-            .map_err(io_error)?;
+        let schema = schema(name, columns).map_err(io_error)?;
         let notes = notes.iter();
         let notes = notes.map(|note| KeyValue::new(note.key.to_owned(), note.value.to_owned()));
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_key_value_metadata(Some(notes.collect()))
-            .build();
-        let writer = SerializedFileWriter::new(sink, Arc::new(schema), Arc::new(properties));
+        let properties = properties().set_key_value_metadata(Some(notes.collect()));
+        let writer = SerializedFileWriter::new(sink, schema, Arc::new(properties.build()));
         Ok(Self {
             writer: writer.map_err(io_error)?,
             kinds: columns.iter().map(|column| column.kind).collect(),
@@ -126,25 +178,56 @@ impl<'w> ParquetRows<'w> {
     }
 
     fn flush(&mut self) -> Result<(), ParquetError> {
-        if self.rows.is_empty() {
+        let (schema, properties) = (self.writer.schema_descr(), self.writer.properties());
+        let group = encode_group(schema, properties, &self.kinds, &self.rows)?;
+        self.rows.clear();
+        self.add(group)
+    }
+
+    fn add(&mut self, columns: Vec<EncodedColumn>) -> Result<(), ParquetError> {
+        if columns.is_empty() {
             return Ok(());
         }
         let mut group = self.writer.next_row_group()?;
-        for (index, kind) in self.kinds.iter().enumerate() {
-            let Some(mut writer) = group.next_column()? else {
-                break;
-            };
-            let cells = self
-                .rows
-                .iter()
-                .map(|row| row.get(index).unwrap_or(&Cell::Null));
-            write_column(&mut writer, *kind, cells)?;
-            writer.close()?;
+        for column in columns {
+            group.append_column(&column.bytes, column.closed)?;
         }
         group.close()?;
-        self.rows.clear();
         Ok(())
     }
+}
+
+fn properties() -> WriterPropertiesBuilder {
+    WriterProperties::builder().set_compression(Compression::SNAPPY)
+}
+
+fn schema(name: &str, columns: &[Column]) -> Result<Arc<Type>, ParquetError> {
+    let fields: Result<Vec<_>, ParquetError> = columns.iter().map(field).collect();
+    let schema = Type::group_type_builder(name).with_fields(fields?);
+    schema.build().map(Arc::new)
+}
+
+/// The columns of a row group; none if there are no rows.
+fn encode_group(
+    schema: &SchemaDescriptor,
+    properties: &WriterPropertiesPtr,
+    kinds: &[CellKind],
+    rows: &[Vec<Cell>],
+) -> Result<Vec<EncodedColumn>, ParquetError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = kinds.iter().enumerate().map(|(index, kind)| {
+        let mut sink = TrackedWrite::new(Vec::new());
+        let pages = Box::new(SerializedPageWriter::new(&mut sink));
+        let mut writer = get_column_writer(schema.column(index), properties.clone(), pages);
+        let cells = rows.iter().map(|row| row.get(index).unwrap_or(&Cell::Null));
+        write_column(&mut writer, *kind, cells)?;
+        let closed = writer.close()?;
+        let bytes = Bytes::from(sink.into_inner()?);
+        Ok(EncodedColumn { bytes, closed })
+    });
+    columns.collect()
 }
 
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
@@ -162,7 +245,7 @@ fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
 
 /// Writes a column's values, and which of them there are.
 fn write_column<'c>(
-    writer: &mut SerializedColumnWriter<'_>,
+    writer: &mut ColumnWriter<'_>,
     kind: CellKind,
     cells: impl Iterator<Item = &'c Cell>,
 ) -> Result<usize, ParquetError> {
@@ -188,25 +271,31 @@ fn write_column<'c>(
 
 /// Writes the cells of one type; level 0 marks those without a value.
 fn write<'c, T: DataType>(
-    writer: &mut SerializedColumnWriter<'_>,
+    writer: &mut ColumnWriter<'_>,
     cells: impl Iterator<Item = &'c Cell>,
     value: fn(&Cell) -> Option<T::T>,
 ) -> Result<usize, ParquetError> {
     let cells: Vec<Option<T::T>> = cells.map(value).collect();
     let levels: Vec<i16> = cells.iter().map(|cell| cell.is_some().into()).collect();
     let values: Vec<T::T> = cells.into_iter().flatten().collect();
-    writer
-        .typed::<T>()
-        .write_batch(&values, Some(&levels), None)
+    get_typed_column_writer_mut::<T>(writer).write_batch(&values, Some(&levels), None)
 }
 
 impl Rows for ParquetRows<'_> {
     fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
         self.rows.push(row);
         match self.rows.len() {
-            GROUP => self.flush().map_err(io_error),
+            ROW_GROUP => self.flush().map_err(io_error),
             _ => Ok(()),
         }
+    }
+
+    fn append(&mut self, rows: Encoded) -> io::Result<()> {
+        let Group::Parquet(columns) = rows.group else {
+            return Err(io::Error::other("rows of another form"));
+        };
+        self.flush().map_err(io_error)?;
+        self.add(columns).map_err(io_error)
     }
 
     fn end(mut self: Box<Self>) -> io::Result<()> {
@@ -216,22 +305,92 @@ impl Rows for ParquetRows<'_> {
     }
 }
 
-struct CsvRows<'w>(csv::Writer<&'w mut (dyn Write + Send)>);
+struct CsvRows<'w>(&'w mut (dyn Write + Send));
 
 impl<'w> CsvRows<'w> {
     fn new(columns: &[Column], sink: &'w mut (dyn Write + Send)) -> io::Result<Self> {
-        let mut writer = csv::Writer::from_writer(sink);
-        writer.write_record(columns.iter().map(|column| &column.name))?;
-        Ok(Self(writer))
+        let names = columns.iter().map(|column| Cell::Text(column.name.clone()));
+        sink.write_all(&lines(&[names.collect()])?)?;
+        Ok(Self(sink))
     }
+}
+
+/// Rows as CSV.
+fn lines(rows: &[Vec<Cell>]) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row.iter().map(Cell::to_string))?;
+    }
+    writer.into_inner().map_err(|error| error.into_error())
 }
 
 impl Rows for CsvRows<'_> {
     fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
-        Ok(self.0.write_record(row.iter().map(Cell::to_string))?)
+        self.0.write_all(&lines(&[row])?)
     }
 
-    fn end(mut self: Box<Self>) -> io::Result<()> {
+    fn append(&mut self, rows: Encoded) -> io::Result<()> {
+        match rows.group {
+            Group::Csv(lines) => self.0.write_all(&lines),
+            Group::Parquet(_) => Err(io::Error::other("rows of another form")),
+        }
+    }
+
+    fn end(self: Box<Self>) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_appended_are_the_bytes_of_rows_one_by_one() {
+        let column = |name: &str, kind| Column {
+            name: name.to_owned(),
+            kind,
+        };
+        let columns = [
+            column("text", CellKind::Text),
+            column("number", CellKind::Number),
+        ];
+        let text = |text: &str| Cell::Text(text.to_owned());
+        let rows = [
+            vec![text("a, \"b\"\n"), Cell::Number(0.5)],
+            vec![Cell::Null, Cell::Null],
+        ];
+        let written = |form: Form, add: &dyn Fn(&mut dyn Rows)| {
+            let mut bytes = Vec::new();
+            let mut writer = form.begin("t", &columns, &[], &mut bytes).expect("columns");
+            add(&mut *writer);
+            writer.end().expect("memory");
+            bytes
+        };
+        for form in Form::ALL {
+            let single = written(form, &|writer| {
+                for row in rows.clone() {
+                    writer.row(row).expect("a row");
+                }
+            });
+            let appended = written(form, &|writer| {
+                for rows in [&rows[..], &[]] {
+                    let encoded = form.encode(&columns, rows).expect("rows");
+                    writer.append(encoded).expect("rows");
+                }
+            });
+            assert!(single == appended, "{form:?}");
+        }
+        let lines = form_error(&columns, &rows);
+        assert!(lines.contains("another form"), "{lines}");
+    }
+
+    /// What happens to lines of CSV in a Parquet file.
+    fn form_error(columns: &[Column], rows: &[Vec<Cell>]) -> String {
+        let mut bytes = Vec::new();
+        let writer = Form::Parquet.begin("t", columns, &[], &mut bytes);
+        let encoded = Form::Csv.encode(columns, rows).expect("rows");
+        let appended = writer.expect("columns").append(encoded);
+        appended.expect_err("CSV").to_string()
     }
 }

@@ -7,4 +7,4 @@ mod form;
 
 pub use cell::{Cell, CellKind, Column};
 pub use folder::{Folder, FolderError};
-pub use form::{Form, Note, Rows};
+pub use form::{Encoded, Form, Note, ROW_GROUP, Rows};

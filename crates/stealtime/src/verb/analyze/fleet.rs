@@ -1,5 +1,6 @@
 //! `stealtime analyze TRACE… -o FOLDER`: many recordings as one set of tables.
 
+use std::cmp::Reverse;
 use std::io::{Read as _, stdin};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt as _;
@@ -201,7 +202,12 @@ impl Analyze {
             self.check_many()?;
         }
         let fleet = Fleet::open(folder, &self.options(), self.many.restart)?;
-        let missing = fleet.missing(&recordings)?;
+        let mut missing = fleet.missing(&recordings)?;
+        let jobs = threads(self.many.jobs);
+        if jobs.get() > 1 {
+            // A large recording that begins last would keep one CPU busy alone.
+            missing.sort_by_key(|path| Reverse(path.metadata().map_or(0, |meta| meta.len())));
+        }
         let known = recordings.len() - missing.len();
         if known > 0 {
             let folder = fleet.path().display();
@@ -220,7 +226,7 @@ impl Analyze {
             stop,
             failed: Mutex::new(None),
         };
-        let worked = work.run(threads(self.many.jobs));
+        let worked = work.run(jobs);
         let finished = known + work.done.into_inner();
         if worked.is_err() {
             let folder = fleet.path().display();
