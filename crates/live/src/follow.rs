@@ -125,7 +125,7 @@ impl Follower {
     ///
     /// # Errors
     /// A buffer cannot be read.
-    pub fn round(&mut self, take: impl FnMut(&Event, &NameTable)) -> Result<u64, RecordError> {
+    pub fn round(&mut self, take: &mut dyn FnMut(&Event, &NameTable)) -> Result<u64, RecordError> {
         if self.scanned.elapsed() >= SCAN {
             self.scan();
         }

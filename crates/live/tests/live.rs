@@ -247,7 +247,7 @@ fn a_followed_host_gives_its_events_in_order() {
     while switches < 20 && began.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(20));
         until = follower
-            .round(|event, _| {
+            .round(&mut |event, _| {
                 assert!(event.time_ns >= last, "{event:?} after {last}");
                 last = event.time_ns;
                 switches += u32::from(matches!(event.kind, Kind::SchedSwitch { .. }));
@@ -283,7 +283,7 @@ fn programs_give_the_events_of_this_host_in_order() {
     let mut round = || {
         std::thread::sleep(Duration::from_millis(30));
         let mut wakeups = 0;
-        let limit = follower.round(|event, names| {
+        let limit = follower.round(&mut |event, names| {
             assert!(event.time_ns >= latest, "{event:?} before {latest}");
             latest = event.time_ns;
             match event.kind {
@@ -341,7 +341,7 @@ fn latest_pages_are_a_recording() {
     let began = std::time::Instant::now();
     while given < 20 && began.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(20));
-        let round = follower.round(|event, _| {
+        let round = follower.round(&mut |event, _| {
             given += u64::from(matches!(event.kind, Kind::SchedSwitch { .. }));
         });
         round.expect("rounds");

@@ -276,12 +276,12 @@ impl Watched {
         let collector = &mut self.collector;
         match &mut self.feed {
             Feed::Bpf(follower) => {
-                let limit = follower.round(|event, names| collector.event(event, names));
+                let limit = follower.round(&mut |event, names| collector.event(event, names));
                 collector.advance(limit, follower.names());
             }
             Feed::Tracefs(follower) => {
                 let limit = follower
-                    .round(|event, names| collector.event(event, names))
+                    .round(&mut |event, names| collector.event(event, names))
                     .map_err(CliError::Follow)?;
                 collector.advance(limit, follower.names());
             }

@@ -3,6 +3,9 @@
 //! A program reserves its record before it reads the clock. So what is earlier than a look at the rings is in
 //! them, though perhaps not finished. A round gives all that is earlier, but nothing behind an unfinished
 //! record.
+//!
+//! Records stay in their rings until they are given: what is put in order is 16 bytes for each. An interrupt
+//! between a record's reservation and its clock makes records of one ring change places.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +15,7 @@ use stealtime_trace::NameTable;
 use super::BpfError;
 use super::load::Loaded;
 use super::record::{Naming, Record};
+use super::ring::CpuRing;
 use crate::follow::{NICE, is_sampled};
 use crate::select::{Missing, Selection};
 use crate::session::{cpu_time, cpus, raise_file_limit};
@@ -92,24 +96,26 @@ impl BpfFollower {
 
     /// Reads what there is, and gives the events that are known to be in order. Returns the time up to which
     /// all events were given, in ns of CLOCK_MONOTONIC.
-    pub fn round(&mut self, take: impl FnMut(&Event, &NameTable)) -> u64 {
+    ///
+    /// It is not generic: the caller's crate may be compiled without optimization.
+    pub fn round(&mut self, take: &mut dyn FnMut(&Event, &NameTable)) -> u64 {
         let mut limit = monotonic().saturating_sub(UNSEEN_NS);
-        let (loaded, order, is_vcpu) = (&self.loaded, &mut self.order, self.is_vcpu);
+        let (order, is_vcpu) = (&mut self.order, self.is_vcpu);
+        let marks = &self.loaded.marks;
         let named = |tid, name: &str| {
             if is_vcpu(name) {
-                loaded.mark(tid);
+                marks.mark(tid);
             }
         };
-        for (index, ring) in loaded.rings.iter().enumerate() {
-            let is_busy = ring.drain(|bytes| order.push(index, bytes, named));
-            if is_busy {
+        for (index, ring) in self.loaded.rings.iter_mut().enumerate() {
+            if order.scan(index, ring, named) {
                 limit = limit.min(order.latest(index));
             }
         }
         if self.looked.elapsed() >= LOOK {
             self.look(limit);
         }
-        self.order.take(limit, take);
+        self.order.take(limit, &mut self.loaded.rings, take);
         limit
     }
 
@@ -134,7 +140,7 @@ impl BpfFollower {
         threads.scan("/proc".as_ref());
         for (tid, process, name) in threads.iter() {
             if (self.is_vcpu)(&String::from_utf8_lossy(name)) {
-                self.loaded.mark(tid);
+                self.loaded.marks.mark(tid);
             }
             self.order.name(tid, process, name);
         }
@@ -209,12 +215,28 @@ struct Cpu {
     losses: Option<u32>,
 }
 
+/// What is not given yet: a record in a ring, or an event that no record has.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// In ns.
+    time: u64,
+    /// The number of the ring, or [`NO_RING`].
+    ring: u32,
+    /// Low bits of the position in the ring, or the number of the event.
+    position: u32,
+}
+
+/// Losses and names are in no ring.
+const NO_RING: u32 = u32::MAX;
+
 /// Records of all CPUs to events in the order of time.
 struct Order {
     naming: Naming,
     cpus: Vec<Cpu>,
-    /// Events that are not given yet, each CPU's in the order of its ring.
-    events: Vec<Event>,
+    /// Those of each CPU are in the order of its ring.
+    due: Vec<Due>,
+    /// Events that no record has.
+    others: Vec<Event>,
     /// Records from before all programs were attached are left out, in ns.
     since: u64,
 }
@@ -229,14 +251,20 @@ impl Order {
         Self {
             naming: Naming::new(),
             cpus: cpus.collect(),
-            events: Vec::new(),
+            due: Vec::new(),
+            others: Vec::new(),
             since: begin,
         }
     }
 
-    /// The next record of the CPU at `index`. `named` gets threads that it names.
+    /// Looks at the new records of the CPU at `index`. `named` gets threads that they name. Returns whether
+    /// one behind them is not finished.
+    fn scan(&mut self, index: usize, ring: &mut CpuRing, named: impl Fn(i32, &str)) -> bool {
+        ring.scan(|position, bytes| self.push(index, position, bytes, &named))
+    }
+
     #[inline]
-    fn push(&mut self, index: usize, bytes: &[u8], named: impl Fn(i32, &str)) {
+    fn push(&mut self, index: usize, position: u32, bytes: &[u8], named: impl Fn(i32, &str)) {
         let Some((record, cpu)) = Record::new(bytes).zip(self.cpus.get_mut(index)) else {
             debug_assert!(false, "{} bytes of CPU {index}", bytes.len());
             return;
@@ -250,10 +278,16 @@ impl Order {
         cpu.latest = cpu.latest.max(time);
         let count = losses.wrapping_sub(former) % LOSSES;
         if count > 0 {
-            self.events.push(lost(cpu.number, time, count.into()));
+            let event = lost(cpu.number, time, count.into());
+            self.add(event);
         }
-        let thread = record.events(cpu.number, &mut self.naming, &mut self.events);
-        if let Some(thread) = thread {
+        let ring = index as u32;
+        self.due.push(Due {
+            time,
+            ring,
+            position,
+        });
+        if let Some(thread) = record.thread() {
             named(thread.tid, &String::from_utf8_lossy(thread.name));
         }
     }
@@ -263,10 +297,20 @@ impl Order {
         self.cpus.get(index).map_or(0, |cpu| cpu.latest)
     }
 
+    /// Adds an event that no record has.
+    fn add(&mut self, event: Event) {
+        self.due.push(Due {
+            time: event.time_ns,
+            ring: NO_RING,
+            position: self.others.len() as u32,
+        });
+        self.others.push(event);
+    }
+
     /// Adds the name and the process of a thread.
     fn name(&mut self, tid: i32, process: i32, name: &[u8]) {
         let name = self.naming.names.intern_bytes(name);
-        self.events.push(Event {
+        self.add(Event {
             time_ns: self.since,
             tid: Tid(0),
             cpu: CpuId(0),
@@ -282,16 +326,54 @@ impl Order {
     /// So many events are missing, of CPUs that are not known.
     fn lose(&mut self, now: u64, count: u64) {
         let cpu = self.cpus.first().map_or(0, |cpu| cpu.number);
-        self.events.push(lost(cpu, now.saturating_sub(1), count));
+        self.add(lost(cpu, now.saturating_sub(1), count));
     }
 
-    /// Gives the events before `limit`, in ns.
-    fn take(&mut self, limit: u64, mut take: impl FnMut(&Event, &NameTable)) {
+    /// Gives the events before `limit`, in ns, and releases their records.
+    fn take(
+        &mut self,
+        limit: u64,
+        rings: &mut [CpuRing],
+        take: &mut dyn FnMut(&Event, &NameTable),
+    ) {
         // Runs that are in order already, one of each CPU: the sort merges them.
-        self.events.sort_by_key(|event| event.time_ns);
-        let due = self.events.partition_point(|event| event.time_ns < limit);
-        for event in self.events.drain(..due) {
-            take(&event, &self.naming.names);
+        self.due.sort_by_key(|due| due.time);
+        let count = self.due.partition_point(|due| due.time < limit);
+        for due in self.due.drain(..count) {
+            let Some(ring) = rings.get(due.ring as usize) else {
+                let event = self.others.get(due.position as usize);
+                debug_assert!(event.is_some(), "{due:?}");
+                event
+                    .into_iter()
+                    .for_each(|event| take(event, &self.naming.names));
+                continue;
+            };
+            let record = ring.record(due.position).and_then(Record::new);
+            debug_assert!(record.is_some(), "{due:?}");
+            if let Some(record) = record {
+                record.events(ring.cpu, &mut self.naming, take);
+            }
+        }
+        self.release(rings);
+    }
+
+    /// Keeps what is not given, and nothing else.
+    fn release(&mut self, rings: &mut [CpuRing]) {
+        let mut firsts = vec![None::<u32>; rings.len()];
+        let events = std::mem::take(&mut self.others);
+        for due in &mut self.due {
+            let index = due.ring as usize;
+            if let Some((ring, first)) = rings.get(index).zip(firsts.get_mut(index)) {
+                let former =
+                    first.filter(|&former| ring.distance(former) < ring.distance(due.position));
+                *first = Some(former.unwrap_or(due.position));
+            } else if let Some(event) = events.get(due.position as usize) {
+                due.position = self.others.len() as u32;
+                self.others.push(*event);
+            }
+        }
+        for (ring, first) in rings.iter_mut().zip(firsts) {
+            ring.release(first);
         }
     }
 }
@@ -309,45 +391,134 @@ const fn lost(cpu: u16, time: u64, count: u64) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use stealtime_events::ExitReason;
+
     use super::super::record::{RecordKind, written};
+    use super::super::ring::writer::Writer;
     use super::*;
 
-    fn taken(order: &mut Order, limit: u64) -> Vec<(u64, u16, Kind)> {
-        let mut events = Vec::new();
-        order.take(limit, |event, _| {
-            events.push((event.time_ns, event.cpu.0, event.kind));
-        });
-        events
+    /// CPUs with their rings, and the kernel's side of these.
+    struct Host {
+        order: Order,
+        rings: Vec<CpuRing>,
+        writers: Vec<Writer>,
     }
+
+    impl Host {
+        /// Programs run since 100 ns.
+        fn new(cpus: &[u16], ring: usize) -> Self {
+            let (writers, rings) = cpus.iter().map(|&cpu| Writer::new(cpu, ring)).unzip();
+            let order = Order::new(cpus, 100);
+            Self {
+                order,
+                rings,
+                writers,
+            }
+        }
+
+        fn write(&mut self, index: usize, time: u64, losses: u32) {
+            let bytes = written(RecordKind::Entry, time, 7, losses, [0; 3]);
+            self.writers[index].write(&bytes, false);
+        }
+
+        /// A round, as of `limit`.
+        fn round(&mut self, mut limit: u64) -> Vec<(u64, u16, Kind)> {
+            for (index, ring) in self.rings.iter_mut().enumerate() {
+                if self.order.scan(index, ring, |_, _| {}) {
+                    limit = limit.min(self.order.latest(index));
+                }
+            }
+            let mut events = Vec::new();
+            self.order.take(limit, &mut self.rings, &mut |event, _| {
+                events.push((event.time_ns, event.cpu.0, event.kind));
+            });
+            events
+        }
+    }
+
+    const ENTRY: Kind = Kind::KvmEntry {
+        vcpu: stealtime_events::VcpuId::UNKNOWN,
+    };
 
     #[test]
     fn cpus_are_merged_by_time_and_losses_shown() {
-        let mut order = Order::new(&[0, 4], 100);
-        let mut push = |index, time, losses| {
-            let bytes = written(RecordKind::Entry, time, 7, losses, [0; 3]);
-            order.push(index, &bytes, |_, _| {});
-        };
+        let mut host = Host::new(&[0, 4], 4096);
         // Before all programs were attached.
-        push(0, 90, 3);
-        push(0, 110, 3);
-        push(0, 130, 5);
-        push(1, 120, 0);
-        push(1, 140, 0);
-        let times: Vec<_> = taken(&mut order, 140);
-        let entry = Kind::KvmEntry {
-            vcpu: stealtime_events::VcpuId::UNKNOWN,
-        };
+        host.write(0, 90, 3);
+        host.write(0, 110, 3);
+        host.write(0, 130, 5);
+        host.write(1, 120, 0);
+        host.write(1, 140, 0);
+        host.write(1, 150, 1);
         assert_eq!(
-            times,
+            host.round(140),
             [
-                (110, 0, entry),
-                (120, 4, entry),
+                (110, 0, ENTRY),
+                (120, 4, ENTRY),
                 (130, 0, Kind::Lost { count: 2 }),
-                (130, 0, entry),
+                (130, 0, ENTRY),
             ]
         );
-        assert_eq!(order.latest(1), 140);
-        assert_eq!(taken(&mut order, 200).len(), 1);
+        // A record has 16 bytes and a head of 8.
+        assert_eq!(host.writers[0].released(), 3 * 24);
+        assert_eq!(host.writers[1].released(), 24);
+        assert_eq!(host.round(150), [(140, 4, ENTRY)]);
+        let last = [(150, 4, Kind::Lost { count: 1 }), (150, 4, ENTRY)];
+        assert_eq!(host.round(200), last);
+        assert_eq!(host.writers[1].released(), 3 * 24);
+        assert_eq!(host.round(300), []);
+    }
+
+    /// An interrupt between the reservation of a record and its clock: the record behind it is earlier.
+    #[test]
+    fn a_record_stays_while_an_earlier_one_is_kept() {
+        let mut host = Host::new(&[0], 4096);
+        for time in [110, 160, 150, 170] {
+            host.write(0, time, 0);
+        }
+        let times = |events: Vec<(u64, u16, Kind)>| -> Vec<u64> {
+            events.iter().map(|event| event.0).collect()
+        };
+        assert_eq!(times(host.round(155)), [110, 150]);
+        assert_eq!(host.writers[0].released(), 24);
+        assert_eq!(times(host.round(200)), [160, 170]);
+        assert_eq!(host.writers[0].released(), 4 * 24);
+    }
+
+    #[test]
+    fn nothing_behind_an_unfinished_record_is_given() {
+        let mut host = Host::new(&[0, 1], 4096);
+        host.write(0, 110, 0);
+        let unfinished = written(RecordKind::Entry, 0, 7, 0, [0; 3]);
+        host.writers[0].write(&unfinished, true);
+        host.write(0, 130, 0);
+        host.write(1, 105, 0);
+        host.write(1, 120, 0);
+        assert_eq!(host.round(200), [(105, 1, ENTRY)]);
+    }
+
+    /// Records of 40 bytes with their heads lie across the end of a ring of 4096.
+    #[test]
+    fn a_ring_goes_round() {
+        const EACH: u64 = 80;
+        let mut host = Host::new(&[0], 4096);
+        let mut given = 0_u32;
+        for round in 0..200 {
+            for number in round * EACH..(round + 1) * EACH {
+                let words = [number as u32, 0, 1];
+                let bytes = written(RecordKind::KvmExit, 200 + number, 7, 0, words);
+                host.writers[0].write(&bytes, false);
+            }
+            for (_, _, kind) in host.round(200 + (round + 1) * EACH - 10) {
+                let expected = ExitReason::vmx(given);
+                assert!(
+                    matches!(kind, Kind::KvmExit { reason, .. } if reason == expected),
+                    "{kind:?} {expected:?}"
+                );
+                given += 1;
+            }
+        }
+        assert_eq!(u64::from(given), 200 * EACH - 10);
     }
 
     #[test]
@@ -381,37 +552,30 @@ mod tests {
             RecordKind::HaltEnd,
         ];
         let each = 5_000 / u64::from(CPUS);
-        let records = |cpu: u16, round: u64| {
-            let record = move |number: u64| {
-                let time = round * ROUND_NS + number * (ROUND_NS / each) + u64::from(cpu);
-                let kind = kinds[number as usize % kinds.len()];
-                written(
-                    kind,
-                    time,
-                    1000 + i32::from(cpu),
-                    0,
-                    [1000 + u32::from(cpu), 7, 1],
-                )
-            };
-            (0..each).map(record).collect::<Vec<_>>()
-        };
         let numbers: Vec<u16> = (0..CPUS).collect();
-        let mut order = Order::new(&numbers, 0);
+        let mut host = Host::new(&numbers, 256 << 10);
         let cpu_time = || {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
         };
         let (mut spent, mut events) = (0, 0_u64);
         for round in 1..=ROUNDS {
-            let records: Vec<_> = numbers.iter().map(|&cpu| records(cpu, round)).collect();
-            let began = cpu_time();
-            for (index, records) in records.iter().enumerate() {
-                for record in records {
-                    order.push(index, record, |_, _| {});
+            for (cpu, writer) in host.writers.iter_mut().enumerate() {
+                let tid = 1000 + cpu as u32;
+                for number in 0..each {
+                    let time = round * ROUND_NS + number * (ROUND_NS / each) + cpu as u64;
+                    let kind = kinds[number as usize % kinds.len()];
+                    let words = [tid, 7, 1];
+                    writer.write(&written(kind, time, tid as i32, 0, words), false);
                 }
             }
-            order.take(u64::MAX, |event, _| {
-                events += u64::from(event.kind.is_host_event())
+            let (order, rings) = (&mut host.order, &mut host.rings);
+            let began = cpu_time();
+            for (index, ring) in rings.iter_mut().enumerate() {
+                order.scan(index, ring, |_, _| {});
+            }
+            order.take(u64::MAX, rings, &mut |event, _| {
+                events += u64::from(event.kind.is_host_event());
             });
             spent += cpu_time() - began;
         }

@@ -22,8 +22,19 @@ pub(super) struct Loaded {
     pub(super) rings: Vec<CpuRing>,
     /// Lost records by CPU.
     lost: Shared,
-    /// A byte for each thread id.
-    vcpus: Shared,
+    pub(super) marks: Marks,
+}
+
+/// A byte for each thread id, which the programs read: 1 for a thread that runs a vCPU.
+pub(super) struct Marks(Shared);
+
+impl Marks {
+    /// The thread runs a vCPU: its wakeups are recorded from here on.
+    pub(super) fn mark(&self, tid: i32) {
+        if let Some(tid) = usize::try_from(tid).ok().filter(|tid| *tid < TIDS) {
+            self.0.set_byte(tid, 1);
+        }
+    }
 }
 
 /// What the kernel has counted of the programs.
@@ -80,7 +91,11 @@ impl Loaded {
             programs,
             rings,
             lost: shared(&maps.lost, CPUS * 8, ProtFlags::READ)?,
-            vcpus: shared(&maps.vcpus, TIDS, ProtFlags::READ | ProtFlags::WRITE)?,
+            marks: Marks(shared(
+                &maps.vcpus,
+                TIDS,
+                ProtFlags::READ | ProtFlags::WRITE,
+            )?),
         })
     }
 
@@ -93,13 +108,6 @@ impl Loaded {
                 .load(std::sync::atomic::Ordering::Relaxed)
         });
         counts.sum()
-    }
-
-    /// The thread runs a vCPU: its wakeups are recorded from here on.
-    pub(super) fn mark(&self, tid: i32) {
-        if let Some(tid) = usize::try_from(tid).ok().filter(|tid| *tid < TIDS) {
-            self.vcpus.set_byte(tid, 1);
-        }
     }
 
     /// The kernel's counts. Times are 0 unless `kernel.bpf_stats_enabled` is 1.
@@ -202,6 +210,29 @@ fn timers() -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `exit` without a result. The verifier of the host itself refuses it, where it is asked.
+    #[test]
+    fn a_refusal_names_program_reason_and_kernel() {
+        const EXIT: u64 = 0x95;
+        let program = Program {
+            name: "sched_switch".to_owned(),
+            attach: sys::Attach::Raw,
+            code: vec![EXIT],
+        };
+        match load(&program).map(drop) {
+            Err(error @ BpfError::Verifier { .. }) => {
+                let text = error.to_string();
+                assert!(text.starts_with("the verifier of Linux "), "{text}");
+                let end = "refuses the program of sched_switch: R0 !read_ok";
+                assert!(text.ends_with(end), "{text}");
+            }
+            Err(error @ (BpfError::Forbidden { .. } | BpfError::Kernel { .. })) => {
+                println!("skipped: {error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn counts_are_those_of_a_program() {

@@ -158,18 +158,35 @@ impl<'a> Record<'a> {
         self.word(place::KIND) >> KIND_BITS
     }
 
-    /// Gives its events. Returns the thread that it names.
+    #[inline]
+    fn record_kind(&self) -> Option<RecordKind> {
+        let number = self.word(place::KIND).to_le_bytes()[0];
+        let kind = RecordKind::of_number(number);
+        debug_assert!(kind.is_some(), "records of kind {number} are not written");
+        kind
+    }
+
+    /// The thread that it names.
+    #[inline]
+    pub(super) fn thread(&self) -> Option<Named<'a>> {
+        if !matches!(self.record_kind()?, RecordKind::Fork | RecordKind::Rename) {
+            return None;
+        }
+        let name = self.bytes.get(place::NAME as usize..).unwrap_or_default();
+        let end = name.iter().position(|byte| *byte == 0);
+        let name = &name[..end.unwrap_or(name.len())];
+        let tid = self.word(place::FIRST).cast_signed();
+        Some(Named { tid, name })
+    }
+
+    /// Gives its events.
     #[inline]
     pub(super) fn events(
         &self,
         cpu: u16,
         naming: &mut Naming,
-        events: &mut Vec<Event>,
-    ) -> Option<Named<'a>> {
-        let number = self.word(place::KIND).to_le_bytes()[0];
-        let kind = RecordKind::of_number(number);
-        debug_assert!(kind.is_some(), "records of kind {number} are not written");
-        let kind = kind?;
+        take: &mut dyn FnMut(&Event, &NameTable),
+    ) {
         let event = |context, kind| Event {
             time_ns: self.time(),
             tid: Tid(self.word(place::TID).cast_signed()),
@@ -177,33 +194,31 @@ impl<'a> Record<'a> {
             context,
             kind,
         };
-        events.push(event(context(kind), self.kind(kind, naming)?));
-        if !matches!(kind, RecordKind::Fork | RecordKind::Rename) {
-            return None;
+        // Of a new name it is all.
+        if let Some(kind) = self.record_kind()
+            && kind != RecordKind::Rename
+        {
+            take(
+                &event(context(kind), self.kind(kind, naming)),
+                &naming.names,
+            );
         }
-        let name = self.bytes.get(place::NAME as usize..).unwrap_or_default();
-        let end = name.iter().position(|byte| *byte == 0);
-        let name = &name[..end.unwrap_or(name.len())];
-        let tid = Tid(self.word(place::FIRST).cast_signed());
-        let task = Kind::Task {
-            tid,
-            process: Tid(self.word(place::SECOND).cast_signed()),
-            name: naming.names.intern_bytes(name),
-        };
-        if kind == RecordKind::Rename {
-            // The name is all that it says.
-            events.pop();
+        if let Some(Named { tid, name }) = self.thread() {
+            let task = Kind::Task {
+                tid: Tid(tid),
+                process: Tid(self.word(place::SECOND).cast_signed()),
+                name: naming.names.intern_bytes(name),
+            };
+            take(&event(Context::UNKNOWN, task), &naming.names);
         }
-        events.push(event(Context::UNKNOWN, task));
-        Some(Named { tid: tid.0, name })
     }
 
     #[inline]
-    fn kind(&self, kind: RecordKind, naming: &Naming) -> Option<Kind> {
+    fn kind(&self, kind: RecordKind, naming: &Naming) -> Kind {
         let first = self.word_of(kind, place::FIRST);
         let second = self.word_of(kind, place::SECOND);
         let tid = Tid(first.cast_signed());
-        Some(match kind {
+        match kind {
             RecordKind::Switch => Kind::SchedSwitch {
                 prev: Tid(self.word(place::TID).cast_signed()),
                 prev_prio: 0,
@@ -270,7 +285,7 @@ impl<'a> Record<'a> {
                 class,
                 vector: first.to_le_bytes()[0],
             },
-        })
+        }
     }
 
     /// A word, 0 where records of the kind end before it.
@@ -383,7 +398,7 @@ mod tests {
     fn events_of(bytes: &[u8]) -> (Vec<Event>, Naming) {
         let (mut events, mut naming) = (Vec::new(), Naming::new());
         let record = Record::new(bytes).expect("a head");
-        record.events(3, &mut naming, &mut events);
+        record.events(3, &mut naming, &mut |event, _| events.push(*event));
         (events, naming)
     }
 

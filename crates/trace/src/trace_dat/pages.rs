@@ -173,7 +173,7 @@ impl Pages {
     }
 
     /// Gives all events before `limit`, in ns, in the order of time.
-    pub fn take(&mut self, limit: u64, mut take: impl FnMut(&Event, &NameTable)) {
+    pub fn take(&mut self, limit: u64, take: &mut dyn FnMut(&Event, &NameTable)) {
         while let Some(event) = self.queue.pop() {
             take(&event, &self.names);
         }

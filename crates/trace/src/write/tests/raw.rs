@@ -101,10 +101,10 @@ fn pages_give_the_same_events_as_they_come() {
                 live.push(*cpu, buffer);
             }
         }
-        live.take(limit, |event, _| events.push(*event));
+        live.take(limit, &mut |event, _| events.push(*event));
         assert!(events.iter().all(|event| event.time_ns < limit.max(1)));
     }
-    live.take(u64::MAX, |event, _| events.push(*event));
+    live.take(u64::MAX, &mut |event, _| events.push(*event));
     let file = recorded(Recording {
         cmdlines: b"77 CPU 0/KVM\n".to_vec(),
         tgids: b"77 70\n".to_vec(),
