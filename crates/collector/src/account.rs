@@ -156,6 +156,8 @@ pub(crate) struct Account {
     pub(crate) wakeups: Histogram,
     pub(crate) wakeup_classes: Classes,
     pub(crate) wait_classes: Classes,
+    /// Lengths of ended waits.
+    pub(crate) wait_lengths: Histogram,
     /// Ended waits, the longest of the interval in no order.
     pub(crate) waits: Vec<Wait>,
     /// Whether it entered or left a guest.
@@ -185,6 +187,7 @@ impl Default for Account {
             wakeups: Histogram::default(),
             wakeup_classes: Classes::default(),
             wait_classes: Classes::default(),
+            wait_lengths: Histogram::default(),
             waits: Vec::new(),
             has_exits: false,
             open: NO_WAIT,
@@ -273,6 +276,7 @@ impl Account {
         }
         let wait = open.wait(cause);
         self.wait_classes.record(wait.ns);
+        self.wait_lengths.record(wait.ns);
         self.keep(wait);
     }
 
@@ -327,6 +331,7 @@ impl Account {
         self.wakeups.clear();
         self.wakeup_classes = Classes::default();
         self.wait_classes = Classes::default();
+        self.wait_lengths.clear();
         self.waits.clear();
         self.poll_open.1 = 0;
     }

@@ -52,6 +52,52 @@ impl Classes {
     }
 }
 
+/// Numbers of values by buckets of time. Bucket `n` ends at 2^(n/8) s, and begins where `n - 1` ends. These
+/// are the buckets of Prometheus's native histograms with schema 3. The edges are within 0.4 %.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Buckets {
+    /// Those with values, ascending.
+    counts: Vec<(i32, u64)>,
+}
+
+impl Buckets {
+    /// Buckets with values, ascending, and their numbers.
+    #[must_use]
+    pub fn counts(&self) -> &[(i32, u64)] {
+        &self.counts
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Adds those of another.
+    pub fn add(&mut self, added: &Self) {
+        self.extend(added.counts.iter().copied());
+    }
+}
+
+impl Extend<(i32, u64)> for Buckets {
+    fn extend<T: IntoIterator<Item = (i32, u64)>>(&mut self, added: T) {
+        for (bucket, count) in added {
+            match self.counts.binary_search_by_key(&bucket, |entry| entry.0) {
+                Ok(found) => self.counts[found].1 += count,
+                Err(position) => self.counts.insert(position, (bucket, count)),
+            }
+        }
+    }
+}
+
+impl FromIterator<(i32, u64)> for Buckets {
+    fn from_iter<T: IntoIterator<Item = (i32, u64)>>(counts: T) -> Self {
+        let mut buckets = Self::default();
+        buckets.extend(counts);
+        buckets
+    }
+}
+
 /// A histogram of 64-bit values. Quantiles are within 0.4 %, the largest value is exact.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
@@ -110,6 +156,18 @@ impl Histogram {
         self.max = self.max.max(added.max);
     }
 
+    /// Its values in ns by buckets of time.
+    pub(crate) fn buckets(&self) -> Buckets {
+        let number = |bucket| {
+            let eighths = (middle_of(bucket).max(1) as f64 / 1e9).log2() * 8.0;
+            eighths.ceil() as i32
+        };
+        let counts = self.buckets.iter();
+        counts
+            .map(|&(bucket, count)| (number(bucket), count.into()))
+            .collect()
+    }
+
     /// Forgets all values, and keeps the room for them.
     pub(crate) fn clear(&mut self) {
         self.buckets.clear();
@@ -164,6 +222,35 @@ mod tests {
         histogram.record(0);
         assert_eq!(histogram.quantile(500), 0);
         assert!(histogram.quantile(1000) > u64::MAX / 256 * 255);
+    }
+
+    #[test]
+    fn buckets_end_at_powers_of_an_eighth() {
+        let mut histogram = Histogram::default();
+        for ns in [
+            0,
+            1_000_000_000,
+            999_000_000,
+            950_000_000,
+            1_050_000_000,
+            1_100_000_000,
+        ] {
+            histogram.record(ns);
+        }
+        // 2^(-1/8) s is 917 ms, 2^(1/8) s is 1,091 ms. What is 0 counts as 1 ns.
+        let mut buckets = histogram.buckets();
+        // 999 ms and 1 s are in one bucket of the histogram, of which the middle is above 1 s.
+        assert_eq!(buckets.counts(), [(-239, 1), (0, 1), (1, 3), (2, 1)]);
+        let mut added = Histogram::default();
+        for ns in [1_000, 930_000_000, 1_000] {
+            added.record(ns);
+        }
+        buckets.add(&added.buckets());
+        assert_eq!(
+            buckets.counts(),
+            [(-239, 1), (-159, 2), (0, 2), (1, 3), (2, 1)]
+        );
+        assert_eq!(buckets.count(), 9);
     }
 
     #[test]

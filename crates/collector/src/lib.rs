@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, VecDeque};
 use stealtime_events::{Event, Kind, Names};
 use stealtime_track::{LONGEST_SILENCE_NS, Run, Tracker, VcpuIndex};
 
-pub use histogram::{Classes, EDGES_NS};
+pub use histogram::{Buckets, Classes, EDGES_NS};
 pub use sample::{Cpu, Exits, Ready, Sample, Stall, Times, Vcpu, Vm, Wakeups};
 pub use vms::KnownVm;
 

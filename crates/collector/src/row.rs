@@ -23,6 +23,7 @@ pub(crate) struct Row {
     wakeups: Histogram,
     wakeup_classes: Classes,
     stall_classes: Classes,
+    stall_lengths: Histogram,
     slots: Vec<Slot>,
     stalls: Vec<Unnamed>,
 }
@@ -88,6 +89,7 @@ impl Row {
             wakeups: account.wakeups.clone(),
             wakeup_classes: account.wakeup_classes,
             stall_classes: account.wait_classes,
+            stall_lengths: account.wait_lengths.clone(),
             slots: account.slots.clone(),
             stalls,
         }
@@ -108,6 +110,7 @@ impl Row {
         self.wakeups.merge(&added.wakeups);
         self.wakeup_classes.add(&added.wakeup_classes);
         self.stall_classes.add(&added.stall_classes);
+        self.stall_lengths.merge(&added.stall_lengths);
         add_slots(&mut self.slots, &added.slots);
         self.vcpu.wakeups = wakeups(&self.wakeups);
         self.vcpu.stall_ns = self.vcpu.stall_ns.max(added.vcpu.stall_ns);
@@ -223,17 +226,20 @@ fn name_apart(vms: &mut [Vm]) {
 fn vm(rows: Vec<Row>, reasons: &Reasons, occupant: impl Fn(Cause) -> Occupant) -> Vm {
     let mut vm = Vm::default();
     let mut stalls = Vec::new();
-    let (mut latencies, mut slots) = (Histogram::default(), Vec::new());
+    let (mut latencies, mut lengths) = (Histogram::default(), Histogram::default());
+    let mut slots = Vec::new();
     for row in rows {
         vm.times.add(&row.vcpu.times);
         latencies.merge(&row.wakeups);
         vm.wakeup_classes.add(&row.wakeup_classes);
         vm.stall_classes.add(&row.stall_classes);
+        lengths.merge(&row.stall_lengths);
         add_slots(&mut slots, &row.slots);
         stalls.extend(row.stalls);
         vm.vcpus.push(row.vcpu);
     }
     vm.wakeups = wakeups(&latencies);
+    (vm.wakeup_buckets, vm.stall_buckets) = (latencies.buckets(), lengths.buckets());
     stalls.sort_by_key(|wait| (std::cmp::Reverse(wait.stall.ns), wait.stall.start_ns));
     stalls.truncate(STALLS);
     stalls.iter_mut().for_each(|wait| wait.name(&occupant));

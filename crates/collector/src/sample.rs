@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::histogram::Classes;
+use crate::histogram::{Buckets, Classes};
 
 /// The time that runnable vCPUs waited for a CPU, by what the CPU did meanwhile, in ns. The names are
 /// those of `analyze` (docs/analysis.md).
@@ -188,9 +188,15 @@ pub struct Vm {
     /// Its wakeups by latency.
     #[serde(skip)]
     pub wakeup_classes: Classes,
+    /// The same in finer buckets.
+    #[serde(skip)]
+    pub wakeup_buckets: Buckets,
     /// Its ended waits for a CPU by length.
     #[serde(skip)]
     pub stall_classes: Classes,
+    /// The same in finer buckets.
+    #[serde(skip)]
+    pub stall_buckets: Buckets,
 }
 
 /// A CPU of the host; times in ns.

@@ -1,5 +1,8 @@
 //! `stealtime metrics`.
 
+mod families;
+mod form;
+mod protobuf;
 mod scheduler;
 mod serve;
 mod text;

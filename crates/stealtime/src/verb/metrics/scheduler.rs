@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 use stealtime_host::{Scheduler, Share};
 
-use super::text::{Values, counters, gauges, seconds, times};
+use super::form::{Distribution, Form, Values, seconds};
 use super::totals::{Labels, MAX_REASONS, shortened};
 
 /// Metric, its counter in the program, what it is.
@@ -52,7 +49,7 @@ const TIMES: [Row; 2] = [
 
 /// All of them. At most `limit` control groups have series.
 pub(super) fn encode(
-    encoder: &mut DescriptorEncoder<'_>,
+    form: &mut impl Form,
     scheduler: &Scheduler,
     shares: &[Share],
     limit: usize,
@@ -62,25 +59,25 @@ pub(super) fn encode(
         ("yields", shortened(&scheduler.yields)),
     ];
     let help = "scx_stealtime schedules this host; the value is 1";
-    gauges(encoder, "sched_info", help, vec![(labels, 1)])?;
+    form.gauges("sched_info", help, vec![(labels, 1)])?;
     let help = "Directed yields by what became of them";
-    counters(encoder, "sched_yields", help, outcomes(scheduler))?;
+    form.counters("sched_yields", help, outcomes(scheduler))?;
     let single = |counter: &str| vec![(Labels::new(), scheduler.count(counter))];
     for (name, counter, help) in COUNTERS {
-        counters(encoder, name, help, single(counter))?;
+        form.counters(name, help, single(counter))?;
     }
     for (name, counter, help) in TIMES {
-        times(encoder, name, help, single(counter))?;
+        form.times(name, help, single(counter))?;
     }
-    encode_yield_to_run(encoder, scheduler)?;
+    encode_yield_to_run(form, scheduler)?;
     let label = |path: &str| vec![("cgroup", shortened(path))];
     let groups = || scheduler.groups().take(limit);
     let runtimes = groups().map(|group| (label(group.path), group.runtime_ns));
     let help = "Run time of the control group's own tasks";
-    times(encoder, "sched_group", help, runtimes.collect())?;
+    form.times("sched_group", help, runtimes.collect())?;
     let weights = groups().map(|group| (label(group.path), group.weight));
     let help = "The control group's cpu.weight";
-    gauges(encoder, "sched_group_weight", help, weights.collect())?;
+    form.gauges("sched_group_weight", help, weights.collect())?;
     let values = |value: fn(&Share) -> f64| {
         let shares = shares.iter().take(limit);
         shares
@@ -88,19 +85,9 @@ pub(super) fn encode(
             .collect()
     };
     let help = "Share of CPU time of the scope or control group, in the latest sample";
-    gauges(
-        encoder,
-        "sched_unit_cpu_ratio",
-        help,
-        values(|share| share.share),
-    )?;
+    form.gauges("sched_unit_cpu_ratio", help, values(|share| share.share))?;
     let help = "Share that is due to it by its weight, against all that ran in the sample";
-    gauges(
-        encoder,
-        "sched_unit_due_ratio",
-        help,
-        values(|share| share.due),
-    )
+    form.gauges("sched_unit_due_ratio", help, values(|share| share.due))
 }
 
 fn outcomes(scheduler: &Scheduler) -> Values<u64> {
@@ -120,7 +107,7 @@ fn outcomes(scheduler: &Scheduler) -> Values<u64> {
 }
 
 /// A class ends at a power of two, in us; the last has no end.
-fn encode_yield_to_run(encoder: &mut DescriptorEncoder<'_>, scheduler: &Scheduler) -> fmt::Result {
+fn encode_yield_to_run(form: &mut impl Form, scheduler: &Scheduler) -> fmt::Result {
     let classes: Vec<(u64, u64)> = scheduler.yield_to_run().collect();
     let Some(last) = classes.len().checked_sub(1) else {
         return Ok(());
@@ -133,13 +120,12 @@ fn encode_yield_to_run(encoder: &mut DescriptorEncoder<'_>, scheduler: &Schedule
         }
     };
     let numbered = classes.iter().enumerate();
-    let buckets: Vec<(f64, u64)> = numbered
-        .map(|(n, &(end_us, count))| (end(n, end_us), count))
-        .collect();
-    let count = classes.iter().map(|(_, count)| count).sum();
-    let sum = seconds(scheduler.count("yield_to_run_ns"));
-    let (name, help) = ("sched_yield_to_run", "From a yield until its target runs");
-    let unit = Unit::Seconds;
-    let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
-    metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    let classes = numbered.map(|(n, &(end_us, count))| (end(n, end_us), count));
+    let waits = Distribution {
+        sum: seconds(scheduler.count("yield_to_run_ns")),
+        classes: classes.collect(),
+        buckets: None,
+    };
+    let help = "From a yield until its target runs";
+    form.histograms("sched_yield_to_run", help, vec![(Labels::new(), waits)])
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_collector::{Classes, Sample, Times, Vm};
+use stealtime_collector::{Buckets, Classes, Sample, Times, Vm};
 use stealtime_host::{Scheduler, Share};
 
 use crate::watched::{Cost, VmFacts};
@@ -30,7 +30,9 @@ pub(super) struct VmTotals {
     pub(super) vcpus: u64,
     pub(super) times: Times,
     pub(super) wakeups: Classes,
+    pub(super) wakeup_buckets: Buckets,
     pub(super) stalls: Classes,
+    pub(super) stall_buckets: Buckets,
     /// Numbers of exits and their time in ns, by reason.
     pub(super) exits: BTreeMap<String, (u64, u64)>,
     /// End of the latest sample that has it, in ns.
@@ -149,7 +151,9 @@ impl Totals {
         }
         totals.times.add(&vm.times);
         totals.wakeups.add(&vm.wakeup_classes);
+        totals.wakeup_buckets.add(&vm.wakeup_buckets);
         totals.stalls.add(&vm.stall_classes);
+        totals.stall_buckets.add(&vm.stall_buckets);
         for row in &vm.exits_by_reason {
             let has_room =
                 totals.exits.contains_key(&row.reason) || totals.exits.len() < MAX_REASONS;
@@ -170,7 +174,9 @@ impl VmTotals {
     fn merge(&mut self, added: &Self) {
         self.times.add(&added.times);
         self.wakeups.add(&added.wakeups);
+        self.wakeup_buckets.add(&added.wakeup_buckets);
         self.stalls.add(&added.stalls);
+        self.stall_buckets.add(&added.stall_buckets);
         for (reason, sums) in &added.exits {
             let sum = self.exits.entry(reason.clone()).or_default();
             sum.0 += sums.0;
