@@ -6,8 +6,8 @@
 
 use proptest::prelude::*;
 use stealtime_hypervisor::fair::{
-    Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, OtherLoad, PickMode,
-    Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
+    Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, MAX_DEPTH, OtherLoad,
+    PickMode, Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
 };
 use stealtime_hypervisor::lag_credit::LagCredit;
 
@@ -336,6 +336,20 @@ fn wrong_weights_and_groups_have_their_errors() {
         fair.move_task(runs, Some(below), 2_000).unwrap();
         assert!(fair.consistent(rq));
     }
+}
+
+#[test]
+fn groups_nest_to_the_limit_and_no_deeper() {
+    let mut fair = Fair::new(Config::linux_7_2(1)).unwrap();
+    let mut parent = None;
+    for _ in 0..MAX_DEPTH {
+        parent = Some(fair.create_group(parent).unwrap());
+    }
+    let (depth, max) = (MAX_DEPTH + 1, MAX_DEPTH);
+    assert_eq!(
+        fair.create_group(parent),
+        Err(Error::TooDeep { depth, max })
+    );
 }
 
 #[test]

@@ -496,3 +496,35 @@ fn a_queue_that_yields_all_the_time_is_left_alone_by_version_1() {
     let seldom: Vec<_> = (1..=8).map(|n| (7_000 * n, true)).collect();
     assert_eq!(paid(LagCredit::SERIES_V1, &seldom), [true; 8]);
 }
+
+/// Its distance to the target instead of that and a slice, within 600 us.
+#[test]
+fn the_last_target_pays_less_if_it_yields_back_at_once() {
+    for (after_ns, is_less) in [(600_000, true), (600_001, false)] {
+        let mut config = with_credit();
+        config.lag_credit = LagCredit {
+            rate_limit: RateLimit::Fixed { interval_ns: 0 },
+            ..LagCredit::SERIES_V2
+        };
+        let mut fair = Fair::new(config).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let tasks = [0; 2].map(|_| {
+            let task = fair.create_task(Attr::default(), None).unwrap();
+            fair.fork(task, rq, 0).unwrap();
+            task
+        });
+        let first = fair.pick(rq, 0).unwrap().task.unwrap();
+        let second = if first == tasks[0] {
+            tasks[1]
+        } else {
+            tasks[0]
+        };
+        fair.yield_to(rq, second, 1_000_000).unwrap();
+        let next = fair.pick(rq, 1_000_000).unwrap().task;
+        assert_eq!(next, Some(second));
+        fair.yield_to(rq, first, 1_000_000 + after_ns).unwrap();
+        let [paid, target] = [second, first].map(|task| fair.view(task).unwrap().entity.vruntime);
+        // The yielder's run time comes on top.
+        assert_eq!(paid - target == after_ns, is_less, "{paid} {target}");
+    }
+}

@@ -144,6 +144,34 @@ fn a_timer_ends_the_loan_of_a_nominee() {
     assert_eq!(lent, Some((Outcome::LentNs, slice_ns - MS / 10)));
 }
 
+/// A sleeper keeps its lag. The queue passes a debt meanwhile, which is then none.
+#[test]
+fn lag_outlasts_a_sleep_and_a_debt_does_not() {
+    let mut host = Host::new();
+    let [debtor, creditor] = [(); 2].map(|()| host.awake(0, None));
+    let lag_ns = |host: &Host, task| host.scx.lag_ns(task).expect("a task");
+    host.now_ns += 2 * MS;
+    // Each one is 1 ms off its share.
+    assert_eq!(host.pick(), Some(creditor));
+    for (sleeper, other) in [(creditor, debtor), (debtor, creditor)] {
+        let slept = host.scx.block(host.cpu, Block::Sleep, host.now_ns);
+        slept.expect("it runs");
+        assert_eq!(host.pick(), Some(other));
+        if sleeper == debtor {
+            host.now_ns += 100 * MS;
+            host.scx.tick(host.cpu, host.now_ns).expect("a CPU");
+        }
+        let woken = host.scx.wake(sleeper, host.cpu, false, host.now_ns);
+        woken.expect("it sleeps");
+        let kept_ns = if sleeper == debtor { 0 } else { MS };
+        let lag_ns = lag_ns(&host, sleeper);
+        assert!(
+            (lag_ns - kept_ns as i64).abs() < 10,
+            "{lag_ns} of {kept_ns}"
+        );
+    }
+}
+
 #[test]
 fn yields_are_refused_with_their_reason() {
     let mut host = Host::new();

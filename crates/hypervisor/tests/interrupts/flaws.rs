@@ -119,6 +119,18 @@ fn posted_interrupts_flaw_04_put_suppresses_whoever_does_not_sleep() {
     }
 }
 
+/// The versions of the series leave SN to the next entry.
+#[test]
+fn a_load_on_the_same_cpu_clears_sn_without_the_series_alone() {
+    for policy in Suppression::ALL {
+        let mut rig = Rig::new(IPIV_HOST, policy);
+        rig.shared.desc.set_sn();
+        rig.load(0);
+        let is_cleared = matches!(policy, Suppression::Off | Suppression::Put);
+        assert_eq!(rig.shared.desc.test_sn(), !is_cleared, "{policy:?}");
+    }
+}
+
 #[test]
 fn posted_interrupts_flaw_05_software_post_ignores_sn() {
     for policy in Suppression::ALL {

@@ -402,6 +402,38 @@ fn level_triggered_interrupts_leave_at_their_eoi() {
 }
 
 #[test]
+fn a_scan_loads_the_bitmap_before_any_level_triggered_interrupt() {
+    let mut lapic = Lapic::new(true);
+    let mut vectors = VectorSet::EMPTY;
+    vectors.insert(0x40);
+    lapic.load_eoi_exit_bitmap(vectors);
+    assert!(lapic.eoi_exit_bitmap() == vectors);
+}
+
+/// Without APICv the IRR is searched only if the hint says so.
+#[test]
+fn posted_vectors_set_the_hint_of_an_empty_irr() {
+    let (mut lapic, irr) = (Lapic::new(false), Irr::<Word>::default());
+    irr.set(0x31);
+    assert_eq!(lapic.inject(&irr), Some(0x31));
+    assert_eq!(lapic.eoi(&irr), Some(0x31));
+    assert!(!irr.is_pending());
+    let mut posted = VectorSet::EMPTY;
+    posted.insert(0x32);
+    assert!(lapic.merge_pir(&irr, &posted).highest_is_new);
+    assert_eq!(lapic.has_interrupt(&irr), Some(0x32));
+}
+
+#[test]
+fn registers_of_an_apic_page_hold_32_vectors_each() {
+    let registers = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| 1 << n);
+    let vectors = VectorSet::from_registers(registers);
+    let found = (0..=255).filter(|vector| vectors.contains(*vector));
+    assert!(found.eq((0..8).map(|n| 33 * n)));
+    assert_eq!(vectors.to_registers(), registers);
+}
+
+#[test]
 fn a_vcpu_without_a_wakeup_list_is_refused() {
     let vcpu = SharedVcpu::<Word>::new(true);
     let mut own = PostedVcpu::new(3, IPIV_HOST, Suppression::Put);

@@ -1,5 +1,8 @@
 //! Items 1 to 15 of the specification of the LAPIC timer.
 
+use std::cell::Cell;
+
+use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
 use stealtime_hypervisor::lapic_timer::{
     Action, Actions, BusCycle, BusCycleOutOfRange, CpuTimers, GuestTsc, LapicTimer, NoSuchCpu, Now,
@@ -107,6 +110,32 @@ fn lapic_timer_sloppy_02_pending_swallows_further_expiries() {
     }
     assert_eq!(list(timer.inject_pending()), [INJECT]);
     assert_eq!(list(timer.inject_pending()), []);
+}
+
+/// Missed periods that were counted, with the number of calls.
+#[derive(Default)]
+struct Dropped(Cell<(u64, u64)>);
+
+impl Events for Dropped {
+    fn timer_periods_dropped(&self, periods: u64) {
+        let (sum, calls) = self.0.get();
+        self.0.set((sum + periods, calls + 1));
+    }
+}
+
+#[test]
+fn whole_periods_that_a_late_timer_missed_are_counted() {
+    for (us, counted) in [
+        (1000, (0, 0)),
+        (2999, (0, 0)),
+        (3000, (1, 1)),
+        (5500, (3, 1)),
+    ] {
+        let (mut timer, dropped) = (timer(LVT_PERIODIC), Dropped::default());
+        let _ = timer.write_tmict(500_000, at_us(0), &DEDICATED, &dropped);
+        let _ = timer.hrtimer_fired(at_us(us), VcpuMode::InGuest, &DEDICATED, &dropped);
+        assert_eq!(dropped.0.get(), counted, "at {us} us");
+    }
 }
 
 #[test]
@@ -423,6 +452,7 @@ fn hrtimers_go_to_the_nearest_busy_housekeeping_cpu() {
 fn lapic_timer_sloppy_11_masked_lvt_interrupts_nobody_but_the_deadline_is_over() {
     let mut timer = timer(LVT_DEADLINE | LVT_MASKED);
     let _ = timer.write_tscdeadline(250_000, at_us(0), &DEDICATED, &());
+    assert_eq!(timer.read_tscdeadline(), 250_000);
     let fired = timer.hrtimer_fired(at_us(100), VcpuMode::InGuest, &DEDICATED, &());
     assert!(fired.is_empty(), "{fired:?}");
     assert_eq!(timer.read_tscdeadline(), 0);
