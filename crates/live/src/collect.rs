@@ -55,6 +55,11 @@ impl Shared {
     }
 }
 
+/// Threads that serve so many CPUs.
+pub(crate) fn threads(cpus: usize) -> usize {
+    cpus.div_ceil(CPUS_OF_THREAD)
+}
+
 /// Moves pages until the recording ends, and what is left then. Tracing has begun. `on_report` is called
 /// with each report.
 pub(crate) fn collect(

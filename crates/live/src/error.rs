@@ -111,6 +111,17 @@ pub enum RecordError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The process may not map enough for the recorder's threads.
+    #[error(
+        "address space is limited to {limit_mib} MiB, and recording needs {needed_mib} MiB for its threads: raise \
+         `ulimit -v`"
+    )]
+    AddressSpace {
+        /// The limit.
+        limit_mib: u64,
+        /// The need on this host.
+        needed_mib: u64,
+    },
     /// Pages of the ring buffer cannot be read.
     #[error("{0}")]
     Pages(stealtime_trace::ReadError),
