@@ -55,6 +55,20 @@ expect "capabilities are dropped" grep -q 'CapEff:.*0000000000080004' /out/top/c
 expect "no instance is made" [ "$(instances)" = 0 ]
 grep VmHWM /proc/$metrics/status
 kill -9 $metrics; wait $metrics
+say "a CPU goes and comes, by BPF"
+$STEALTIME top --collector bpf --format json --for 8s >/out/top/cpu.jsonl 2>/out/top/cpu.txt & top=$!
+await [ -s /out/top/cpu.jsonl ]
+echo 0 >/sys/devices/system/cpu/cpu1/online
+sleep 2
+echo 1 >/sys/devices/system/cpu/cpu1/online
+wait $top
+expect "top goes on" [ $? = 0 ]
+expect "each interval has its sample" [ "$(wc -l </out/top/cpu.jsonl)" = 8 ]
+cpu1() { tail -1 /out/top/cpu.jsonl | grep -o '"cpu":1,"vcpu_ns":[0-9]*,"other_ns":[0-9]*'; }
+cpu1
+expect "the CPU is followed again" [ "$(cpu1 | tr -dc '0-9,' | cut -d, -f3)" -gt 0 ]
+exits() { tail -1 /out/top/cpu.jsonl | grep -c '"vm":"db".*"exits":[1-9]'; }
+expect "so are exits" [ "$(exits)" = 1 ]
 say "BPF that is forbidden"
 mount -t tmpfs none /sys/kernel/btf
 $STEALTIME top --batch --for 1s >/dev/null 2>/out/top/no-btf.txt
