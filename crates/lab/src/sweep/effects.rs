@@ -247,7 +247,18 @@ impl Mean {
     }
 }
 
-/// By seed, the mean of all runs with the value number `at`.
+/// The runs with a value, in their order: `stride` neighbours in each group of `count` values.
+fn runs_with(
+    runs: usize,
+    stride: usize,
+    count: usize,
+    index: usize,
+) -> impl Iterator<Item = usize> {
+    let groups = (index * stride..runs).step_by((count * stride).max(1));
+    groups.flat_map(move |begin| begin..(begin + stride).min(runs))
+}
+
+/// By seed, the mean of all runs with the value number `index`.
 pub(super) fn means(
     plan: &Plan,
     values: &Values<'_>,
@@ -257,10 +268,9 @@ pub(super) fn means(
 ) -> Vec<f64> {
     let seeds = plan.seeds.len();
     let mut sums = vec![Mean::default(); seeds];
-    for (run, value) in values.of.iter().enumerate() {
-        if run / stride % count == index
+    for run in runs_with(values.of.len(), stride, count, index) {
+        if let (Some(value), Some(sum)) = (values.of.get(run), sums.get_mut(run % seeds))
             && !value.is_nan()
-            && let Some(sum) = sums.get_mut(run % seeds)
         {
             sum.add(*value);
         }
@@ -268,8 +278,8 @@ pub(super) fn means(
     sums.into_iter().filter_map(Mean::value).collect()
 }
 
-/// By seed, the means of the runs with the first value and of those with the value number `at`, over
-/// the points that have both.
+/// By seed, the means of the runs with the first value and of those with the value number `index`,
+/// over the points that have both.
 fn pairs(
     plan: &Plan,
     values: &Values<'_>,
@@ -279,21 +289,15 @@ fn pairs(
 ) -> (Vec<f64>, Vec<f64>) {
     let seeds = plan.seeds.len();
     let mut sums = vec![(Mean::default(), Mean::default()); seeds];
-    for (run, first) in values.of.iter().enumerate() {
-        if !(run / stride).is_multiple_of(count) {
-            continue;
-        }
-        let second = values
-            .of
-            .get(run + index * stride)
-            .copied()
-            .unwrap_or(f64::NAN);
-        if !first.is_nan()
+    for run in runs_with(values.of.len(), stride, count, 0) {
+        let (first, second) = (values.of.get(run), values.of.get(run + index * stride));
+        if let (Some(first), Some(second)) = (first, second)
+            && !first.is_nan()
             && !second.is_nan()
             && let Some((firsts, seconds)) = sums.get_mut(run % seeds)
         {
             firsts.add(*first);
-            seconds.add(second);
+            seconds.add(*second);
         }
     }
     let means = sums.into_iter();
