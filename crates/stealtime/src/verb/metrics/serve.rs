@@ -281,6 +281,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "a measurement"]
     fn a_large_host_is_scraped_in_little_time() {
         let totals = Mutex::new(large_host());
         // Other work of the machine does not count.
@@ -304,9 +305,7 @@ mod tests {
             // The first one touches the memory of all.
             let (time, bytes) = (0..3).map(|_| spent()).min().expect("three");
             println!("{bytes} bytes take {time:?} of CPU time as {accept}");
-            // Without optimization the bound shows growth by the square alone.
-            let bound = if cfg!(debug_assertions) { 1000 } else { 100 };
-            assert!(time < Duration::from_millis(bound), "{time:?}");
+            assert!(time < Duration::from_millis(100), "{time:?}");
         }
     }
 }
