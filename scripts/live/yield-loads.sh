@@ -69,6 +69,18 @@ foreground --for 1 >/tmp/timed.txt 2>&1
 expect "--for ends it well" [ $? = 0 ]
 expect "with counters" grep -q '^yields' /tmp/timed.txt
 
+say "a recording under the scheduler"
+few_symbols
+load recorded
+# Counters are published each second.
+sleep 2
+$STEALTIME record -o /tmp/recorded.dat --seconds 3 >/out/yield/record.txt 2>&1
+expect "it is made" [ $? = 0 ]
+unload
+$STEALTIME analyze /tmp/recorded.dat --key scheduler --json >/out/yield/scheduler.json 2>&1
+expect "it has the yields that were served" grep -q '"served"' /out/yield/scheduler.json
+expect "and the IPIs that were confirmed" grep -q '"confirmed"' /out/yield/scheduler.json
+
 say "a canary"
 # Field 41 of stat is the policy; the name in parentheses holds no further one.
 extended() { sed 's/.*) //' /proc/$a/task/*/stat | cut -d' ' -f39 | grep -c '^7$'; }
