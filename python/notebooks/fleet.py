@@ -39,7 +39,7 @@ def _(mo, recordings, summary):
 @app.cell
 def _(duckdb, folder):
     # The times of a vCPU's span; `wake_wait_ns` and `preempted_ns` are waits for a CPU.
-    times = duckdb.read_parquet(f"{folder}/time.parquet")
+    times = duckdb.read_parquet(f"{folder}/time.parquet")  # noqa: F841
     shares = duckdb.sql("""
         select regexp_extract(recording, '([^/]+(/[^/]+)?)/[^/]*$', 1) as recording, state,
             sum(ns) / 1e9 as seconds
@@ -62,7 +62,7 @@ def _(alt, shares):
 @app.cell
 def _(duckdb, folder):
     # Percentiles of the fleet, from buckets that add up.
-    histograms = duckdb.read_parquet(f"{folder}/histograms.parquet")
+    histograms = duckdb.read_parquet(f"{folder}/histograms.parquet")  # noqa: F841
     waits = duckdb.sql("""
         with merged as (
             select up_to_ns, sum(count) as count from histograms
