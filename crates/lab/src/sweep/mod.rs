@@ -188,7 +188,7 @@ impl Sweep {
         }))
     }
 
-    /// Does what is left, on so many threads. The journal has every run as soon as it finishes.
+    /// Does what is left, on so many threads. The journal has every run some milliseconds later.
     /// `progress` gets the number of finished runs.
     ///
     /// # Errors
