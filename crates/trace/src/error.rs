@@ -76,4 +76,13 @@ pub enum ReadError {
         /// The operating system's error.
         source: std::io::Error,
     },
+    /// The file is not that which was opened: what was read of it is of different times.
+    #[error(
+        "{path}: the file changed while it was read; wait until its writer ends, or read a copy",
+        path = path.display()
+    )]
+    Changed {
+        /// The file as named by the user.
+        path: PathBuf,
+    },
 }

@@ -40,6 +40,7 @@ mod text;
 pub mod trace_dat;
 pub mod tracefs;
 mod tracepoint;
+mod unchanged;
 pub mod write;
 
 pub use ahead::Ahead;

@@ -11,6 +11,7 @@ use crate::options::{note_unused_formats, note_unused_khz};
 use crate::perf::{self, PerfSource, TracingData};
 use crate::recognise::{self, Container};
 use crate::text::{self, TextSource};
+use crate::unchanged::Unchanged;
 use crate::{EventSource, Options, ReadError, TraceDat, trace_dat};
 
 /// Opens a trace; `-` is the standard input.
@@ -27,7 +28,13 @@ pub fn open(path: &Path) -> Result<Box<dyn EventSource>, ReadError> {
 /// The file cannot be opened or is a directory, is empty or is not a trace. Its beginning is so
 /// damaged that nothing can be read. A temporary file is needed and cannot be written.
 pub fn open_with(path: &Path, options: &Options) -> Result<Box<dyn EventSource>, ReadError> {
-    open_stream(Stream::open(path)?, options)
+    let mut stream = Stream::open(path)?;
+    let opened = stream.opened.take();
+    let source = open_stream(stream, options)?;
+    Ok(match opened {
+        Some(opened) => Box::new(Unchanged::new(source, opened)),
+        None => source,
+    })
 }
 
 /// Whether a file begins as a recording does, compressed or not. What follows may be damaged.

@@ -164,3 +164,76 @@ fn what_must_be_seekable_is_stored_whole() {
         0
     );
 }
+
+/// Reads on after the first event, behind `change`.
+fn read_across(
+    pack: fn(&[u8]) -> Vec<u8>,
+    change: fn(&std::path::Path),
+) -> Result<usize, ReadError> {
+    let long: Vec<u8> = (0..20_000)
+        .flat_map(|i: u64| format!("sh-5 [000] ..... {i}.1: e{}: {}\n", i % 7, i * i).into_bytes())
+        .collect();
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("it's a trace.txt");
+    std::fs::write(&path, pack(&long)).expect("a file");
+    let mut source = open(&path)?;
+    assert!(source.next_event().expect("the first event").is_some());
+    change(&path);
+    let mut batch = Vec::new();
+    let end = loop {
+        match source.next_events(1000, &mut batch) {
+            Ok(true) => {}
+            Ok(false) => break Ok(batch.len()),
+            Err(error) => break Err(error),
+        }
+    };
+    assert!(
+        source
+            .next_event()
+            .expect("nothing after the end")
+            .is_none()
+    );
+    end
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_refused() {
+    let append = |path: &std::path::Path| {
+        let mut file = std::fs::File::options()
+            .append(true)
+            .open(path)
+            .expect("a file");
+        file.write_all(b"sh-5 [000] ..... 20001.1: late: 1\n")
+            .expect("a line");
+    };
+    let cut = |path: &std::path::Path| {
+        let file = std::fs::File::options()
+            .write(true)
+            .open(path)
+            .expect("a file");
+        file.set_len(1000).expect("a shorter file");
+    };
+    let touch = |path: &std::path::Path| {
+        let file = std::fs::File::options()
+            .write(true)
+            .open(path)
+            .expect("a file");
+        file.set_modified(std::time::UNIX_EPOCH)
+            .expect("another time");
+    };
+    for pack in [<[u8]>::to_vec as fn(&[u8]) -> Vec<u8>, gzip, zstd] {
+        for change in [append as fn(&std::path::Path), cut, touch] {
+            let error = read_across(pack, change).expect_err("parts of different times");
+            let text = error.to_string();
+            assert!(
+                text.contains("it's a trace.txt: the file changed while it was read"),
+                "{text}"
+            );
+        }
+        let replace = |path: &std::path::Path| {
+            std::fs::write(path.with_extension("new"), "another").expect("a file");
+            std::fs::rename(path.with_extension("new"), path).expect("a rename");
+        };
+        assert!(read_across(pack, replace).expect("the opened file is whole") > 19_000);
+    }
+}

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::compression;
 use super::xz::Xz;
 use crate::ReadError;
+use crate::unchanged::Opened;
 
 /// Bytes that recognise a compression; the longest magic number, that of xz, has 6.
 const MAGIC: usize = 16;
@@ -59,6 +60,8 @@ pub(crate) struct Stream {
     pub(crate) progress: Progress,
     /// The file itself, where it is regular, not compressed, and nothing but `head` was read of it.
     plain: Option<PathBuf>,
+    /// The regular file, compressed or not, with its state before the first byte was read.
+    pub(crate) opened: Option<Opened>,
     /// Bytes that [`Stream::peek`] has read.
     head: Vec<u8>,
     /// Position in `head` of the byte that is read next.
@@ -82,12 +85,15 @@ impl Stream {
         if metadata.is_dir() {
             return Err(refused(io::ErrorKind::IsADirectory.into()));
         }
-        let (total, plain) = if metadata.is_file() {
-            (Some(metadata.len()), Some(path.to_path_buf()))
-        } else {
-            (None, None)
-        };
-        Self::new(path.display().to_string(), Box::new(file), total, plain)
+        if !metadata.is_file() {
+            return Self::new(path.display().to_string(), Box::new(file), None, None);
+        }
+        let opened = file.try_clone().map_err(refused)?;
+        let total = Some(metadata.len());
+        let plain = Some(path.to_path_buf());
+        let mut stream = Self::new(path.display().to_string(), Box::new(file), total, plain)?;
+        stream.opened = Some(Opened::new(path, opened).map_err(refused)?);
+        Ok(stream)
     }
 
     /// Reads an open input. `plain` is the file that can be opened again for seeking.
@@ -113,6 +119,7 @@ impl Stream {
             damage: Damage::default(),
             progress,
             plain,
+            opened: None,
             head: Vec::new(),
             position: 0,
             rest: Box::new(BufReader::with_capacity(BUFFER, counted)),
@@ -163,6 +170,7 @@ impl Stream {
             damage,
             progress,
             plain: None,
+            opened: None,
             head: Vec::new(),
             position: 0,
             rest: Box::new(rest),
