@@ -235,17 +235,24 @@ impl Reader {
         self.events.clear();
         self.next = 0;
         let read = self.opened.source.next_events(BATCH, &mut self.events);
-        match read {
+        let damage = match read {
             Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) if self.is_partial_allowed => self.note(error.to_string()),
-            Err(error) => {
-                self.is_over = true;
-                let problem = format!("{error}; partial=True gives what comes before");
+            Ok(false) => {
+                let mut notes = self.opened.source.info().notes.iter();
+                notes
+                    .find(|note| note.partial)
+                    .map(|note| note.text.clone())
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        self.is_over = true;
+        if let Some(damage) = damage {
+            if !self.is_partial_allowed {
+                let problem = format!("{damage}; partial=True gives what comes before");
                 return Err(ArrowError::ExternalError(problem.into()));
             }
+            self.note(damage);
         }
-        self.is_over = true;
         let notes = self.opened.source.info().notes.iter();
         let notes: Vec<String> = notes.map(|note| note.text.clone()).collect();
         for text in notes {

@@ -104,9 +104,26 @@ def test_damage_is_an_error_unless_a_part_is_wanted(tmp_path: Path) -> None:
     text = tmp_path / "x.dat.zst"
     text.write_bytes(LIVE.read_bytes()[:-2000])
     recording = stealtime.open(text)
+    with pytest.raises(ValueError, match="cut short"):
+        table(recording.events())
     events = recording.events(partial=True)
     assert table(events).num_rows > 1000
     assert events.notes
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "it's changed.dat"
+    path.write_bytes(CFS.read_bytes())
+    events = stealtime.open(path).events(batch_rows=1000)
+    batches = iter(pa.RecordBatchReader.from_stream(events))
+    assert next(batches).num_rows == 1000
+    with path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(ValueError, match=r"it's changed\.dat: the file changed while it was read"):
+        list(batches)
+    with path.open("ab") as file:
+        file.truncate(len(CFS.read_bytes()))
+    assert table(events).num_rows == table(stealtime.open(CFS).events()).num_rows
 
 
 def test_wrong_columns_are_refused() -> None:
