@@ -395,6 +395,23 @@ static __always_inline void report_stall(struct task_struct *p, u64 ns)
 	scx_bpf_error_bstr(format, values, sizeof(values));
 }
 
+/*
+ * The bound of a task's wait. A light task waits long by fairness alone: behind it are a lag of at most a
+ * slice and a tick, and a slice, each of service. At its share of the CPUs these take longer by the
+ * inverse of the share.
+ */
+static __always_inline u64 longest_wait(struct task_struct *p, struct task_ctx *task, u32 domain_index)
+{
+	u32 index = domain_index & (MAX_DOMAINS - 1);
+	u64 cpus = st_max(st_min(cpus_of_domain[index], p->nr_cpus_allowed), 1);
+	struct domain *domain = bpf_map_lookup_elem(&domain_map, &index);
+	u64 fair = 0;
+
+	if (domain && task->weight)
+		fair = st_mul_div(2 * slice_ns + tick_ns, ST_LOAD(domain->weight), task->weight * cpus);
+	return st_min(st_max(fair, watchdog_ns), 10 * watchdog_ns);
+}
+
 /* A task that waits beyond the bound ends the scheduler, and the kernel's takes over. */
 static int watch(void *map, u32 *key, struct watchdog *watchdog)
 {
@@ -411,9 +428,13 @@ static int watch(void *map, u32 *key, struct watchdog *watchdog)
 			break;
 		bpf_for_each(scx_dsq, p, i, 0) {
 			task = ctx_of(p);
-			if (task && task->queued_ns && (s64)(now - task->queued_ns) > (s64)watchdog_ns) {
-				report_stall(p, now - task->queued_ns);
-				break;
+			if (task && task->queued_ns) {
+				s64 waited = now - task->queued_ns;
+
+				if (waited > (s64)watchdog_ns && waited > (s64)longest_wait(p, task, i)) {
+					report_stall(p, waited);
+					break;
+				}
 			}
 			if (++seen >= WATCHDOG_SCAN)
 				break;

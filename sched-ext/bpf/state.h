@@ -23,6 +23,7 @@ const volatile u32 domains = 1;
 /* SCX_ENQ_CPU_SELECTED of this kernel: it has looked for an idle CPU. 0: this kernel does not say so. */
 const volatile u64 cpu_selected;
 const volatile u8 domain_of_cpu[MAX_CPUS];
+const volatile u32 cpus_of_domain[MAX_DOMAINS];
 
 /* A task, or a vCPU's thread. */
 struct task_ctx {

@@ -108,7 +108,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(100..=100_000))]
     pub(crate) slice_us: Option<u64>,
 
-    /// Longest wait of a runnable task in ms: beyond it the scheduler ends
+    /// Longest wait of a runnable task in ms, ten times that for light tasks: beyond it the scheduler ends
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(50..=25_000))]
     pub(crate) watchdog_ms: u64,
 }

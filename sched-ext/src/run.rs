@@ -163,10 +163,13 @@ fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
         data.watchdog_ns = options.watchdog_ms * 1_000_000;
         data.domains = topology.domains;
         data.domain_of_cpu[..topology.of_cpu.len()].copy_from_slice(&topology.of_cpu);
+        for domain in &topology.of_cpu {
+            data.cpus_of_domain[usize::from(*domain)] += 1;
+        }
     }
     let ops = open.struct_ops.stealtime_ops_mut();
     // The kernel's own bound on waits, for what our watchdog does not see.
-    ops.timeout_ms = u32::try_from(options.watchdog_ms * 2 + 2_000)
+    ops.timeout_ms = u32::try_from(options.watchdog_ms * 10 + 2_000)
         .unwrap_or(30_000)
         .min(30_000);
     if !options.canary.is_empty() {

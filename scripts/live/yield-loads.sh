@@ -71,7 +71,7 @@ expect "with counters" grep -q '^yields' /tmp/timed.txt
 
 say "a recording under the scheduler"
 few_symbols
-load recorded
+load recorded --watchdog-ms 5000
 # Counters are published each second.
 sleep 2
 $STEALTIME record -o /tmp/recorded.dat --seconds 3 >/out/yield/record.txt 2>&1
@@ -84,14 +84,14 @@ expect "and the IPIs that were confirmed" grep -q '"confirmed"' /out/yield/sched
 say "a canary"
 # Field 41 of stat is the policy; the name in parentheses holds no further one.
 extended() { sed 's/.*) //' /proc/$a/task/*/stat | cut -d' ' -f39 | grep -c '^7$'; }
-load canary --canary "VM=$a"
+load canary --canary "VM=$a" --watchdog-ms 5000
 sleep 2
 expect "its threads have the policy SCHED_EXT" [ "$(extended)" -ge 4 ]
 unload
 expect "they are the kernel's again" [ "$(extended)" = 0 ]
 
 say "a CPU goes and comes"
-load hotplug
+load hotplug --watchdog-ms 5000
 echo 0 >/sys/devices/system/cpu/cpu1/online
 await grep -q 'loading again' /tmp/hotplug.err
 echo 1 >/sys/devices/system/cpu/cpu1/online
@@ -100,10 +100,10 @@ await has_lines 3 ': loaded' /tmp/hotplug.err
 unload
 
 say "the watchdog ends a scheduler if its tasks wait too long"
-guest c '' 16 30 hog; c=$!
+(sleep 4; /test/yield-tasks first 8 fifo >/dev/null) & first=$!
 foreground --watchdog-ms 50 --for 20 >/tmp/watchdog.txt 2>&1
 expect "it fails" [ $? != 0 ]
 expect "with the reason" grep -q 'the kernel.s scheduler has taken over: .*watchdog: task' /tmp/watchdog.txt
 grep 'taken over' /tmp/watchdog.txt
-kill $a $b $c
+kill $a $b $first
 cp /tmp/*.err /out/yield/ 2>/dev/null

@@ -3,6 +3,7 @@
  *   hackbench   8 threads write messages of 100 bytes to each of 8 others in turn, by pipes
  *   membarrier  2 threads order a membarrier of the process again and again, 4 threads compute
  *   sleep       a thread sleeps for 10 ms at a time; work is what its longest delay has grown, in us
+ *   fifo        a thread of SCHED_FIFO computes on each CPU: all others wait
  * Prints a line each second: messages (or barriers) and work since the last, and the time in ms.
  *
  * yield-tasks NAME ROUNDS pipe|pinned: two processes send a word to and fro by pipes, as `perf bench sched pipe`
@@ -159,6 +160,14 @@ static int ping_pong(const char *name, long rounds, int pinned)
 	return status != 0;
 }
 
+static void be_first(void)
+{
+	struct sched_param first = { .sched_priority = 1 };
+
+	if (sched_setscheduler(0, SCHED_FIFO, &first))
+		exit(1);
+}
+
 static void start(void *(*run)(void *), long id)
 {
 	pthread_t thread;
@@ -181,6 +190,11 @@ int main(int count, char **arguments)
 			start(id < 2 ? order : compute, id);
 	} else if (!strcmp(arguments[3], "sleep")) {
 		start(sleep_again, 0);
+	} else if (!strcmp(arguments[3], "fifo")) {
+		/* Threads inherit the policy. */
+		be_first();
+		for (long id = 0; id < sysconf(_SC_NPROCESSORS_ONLN); id++)
+			start(compute, id);
 	} else {
 		for (long id = 0; id < THREADS; id++) {
 			if (pipe(pipes[id]))
