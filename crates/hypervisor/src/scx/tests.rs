@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::queues::LEAST_SLICE_NS;
 use super::*;
 use crate::fair::Block;
 
@@ -234,6 +235,87 @@ proptest! {
             let runnable = tasks.iter().filter(|task| scx.runnable_on(**task) != Ok(None)).count();
             let running = cpus.iter().filter(|cpu| scx.running(**cpu) != Ok(None)).count();
             prop_assert_eq!(running, runnable.min(3));
+        }
+    }
+
+    /// The pick is that of a plain search: the earliest deadline of those that are due and may run there.
+    #[test]
+    fn the_earliest_due_task_is_picked(
+        steps in proptest::collection::vec((0u8..4, 0usize..6, 1u64..6_000), 1..200),
+        barred in 0usize..8,
+    ) {
+        let mut scx = Scx::new(Config::default());
+        let cpu = scx.create_cpu(0);
+        let tasks: Vec<TaskId> = (0..6)
+            .map(|n| scx.create_task(n as i8 * 3 - 9, None).expect("a task"))
+            .collect();
+        let affinity = Barred(tasks.get(barred).copied());
+        let mut now_ns = 0;
+        for (step, n, us) in steps {
+            now_ns += us * 1_000;
+            let current = scx.running(cpu).expect("a CPU");
+            match step {
+                0 | 1 => {
+                    let _ = scx.wake(tasks[n], cpu, false, now_ns);
+                }
+                2 if current.is_some() => scx.block(cpu, Block::Sleep, now_ns).expect("it runs"),
+                _ => {}
+            }
+            let (expected, slice_ns) = scx.plain_pick(now_ns, &affinity);
+            let picked = scx.pick(cpu, now_ns, &affinity).expect("a CPU").task;
+            prop_assert_eq!(picked, expected.map(|index| scx.id_of(index)));
+            if let Some(index) = expected {
+                prop_assert_eq!(scx.tasks[index].slice_ns, slice_ns);
+            }
+        }
+    }
+}
+
+/// One task may not run.
+struct Barred(Option<TaskId>);
+
+impl Affinity for Barred {
+    fn may_run(&self, task: TaskId, _: RqId) -> bool {
+        self.0 != Some(task)
+    }
+
+    fn is_pinned(&self, _: TaskId) -> bool {
+        false
+    }
+}
+
+impl Scx {
+    /// The task that the only CPU runs next, and its slice. There are neither yields nor loans.
+    fn plain_pick(&mut self, now_ns: u64, affinity: &Barred) -> (Option<usize>, u64) {
+        let current = self.cpus[0].current;
+        if let Some(index) = current {
+            self.charge_running(index, now_ns);
+            if self.tasks[index].slice_ns > 0 {
+                return (current, self.tasks[index].slice_ns);
+            }
+        }
+        let queued = (0..self.tasks.len()).filter(|index| {
+            matches!(self.tasks[*index].place, Place::Queue { .. })
+                && affinity.may_run(self.id_of(*index), RqId(0))
+        });
+        let deadline = |index: &usize| self.tasks[*index].time.deadline();
+        let earliest = |tasks: Vec<usize>| tasks.into_iter().min_by_key(deadline);
+        let queued: Vec<usize> = queued.collect();
+        let due = queued
+            .iter()
+            .copied()
+            .filter(|index| self.is_due(*index))
+            .collect();
+        let Some(first) = earliest(due) else {
+            let last_resort = earliest(queued).or(current);
+            return (last_resort, self.config.slice_ns);
+        };
+        match current.filter(|index| self.is_due(*index) && deadline(index) < deadline(&first)) {
+            Some(index) => {
+                let left_ns = self.tasks[index].time.request_left_ns();
+                (Some(index), left_ns.max(LEAST_SLICE_NS))
+            }
+            None => (Some(first), self.config.slice_ns),
         }
     }
 }
