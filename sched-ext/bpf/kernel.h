@@ -130,6 +130,7 @@ struct sched_ext_ops {
 	void (*exit)(struct scx_exit_info *info);
 	u64 flags;
 	u32 timeout_ms;
+	u64 hotplug_seq;
 	char name[128];
 };
 

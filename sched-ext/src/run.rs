@@ -143,6 +143,8 @@ fn run_once(
 
 /// Options become constants of the program.
 fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
+    // Before the CPUs: the kernel then refuses a topology that has become stale during the load.
+    let hotplugs = topology::hotplugs(Path::new("/"));
     let topology = topology::read(Path::new("/"));
     if let Some(data) = open.maps.data_data.as_deref_mut() {
         set_modes(data, options.yields, options.spin_us);
@@ -168,6 +170,7 @@ fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
         }
     }
     let ops = open.struct_ops.stealtime_ops_mut();
+    ops.hotplug_seq = hotplugs;
     // The kernel's own bound on waits, for what our watchdog does not see.
     ops.timeout_ms = u32::try_from(options.watchdog_ms * 10 + 2_000)
         .unwrap_or(30_000)

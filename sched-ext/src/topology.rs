@@ -47,6 +47,15 @@ pub(crate) fn read(root: &Path) -> Topology {
     }
 }
 
+/// The kernel's count of CPUs that came or went (`/sys/kernel/sched_ext/hotplug_seq`). 0, which the kernel does
+/// not compare: there is none.
+pub(crate) fn hotplugs(root: &Path) -> u64 {
+    let text = fs::read_to_string(root.join("sys/kernel/sched_ext/hotplug_seq"));
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
+}
+
 /// The kernel's base slice: 0.7 ms times 1 + log2 of the CPUs, of which it counts 8 at most.
 pub(crate) fn base_slice_ns(cpus: usize) -> u64 {
     700_000 * (1 + u64::from(cpus.clamp(1, 8).ilog2()))
@@ -73,6 +82,10 @@ mod tests {
             fs::create_dir_all(&cache).expect("created");
             fs::write(cache.join("shared_cpu_list"), list).expect("written");
         }
+        assert_eq!(hotplugs(&root), 0);
+        fs::create_dir_all(root.join("sys/kernel/sched_ext")).expect("created");
+        fs::write(root.join("sys/kernel/sched_ext/hotplug_seq"), "7\n").expect("written");
+        assert_eq!(hotplugs(&root), 7);
         assert_eq!(
             read(&root),
             Topology {
