@@ -8,7 +8,6 @@ mod destinations;
 mod example;
 mod extremes;
 mod formats;
-mod interface;
 mod reported;
 mod restore;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

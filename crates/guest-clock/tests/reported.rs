@@ -194,7 +194,6 @@ fn the_page_names_tests_that_are_there() {
         ("destinations::", "tests/destinations.rs"),
         ("threads::", "tests/threads.rs"),
         ("example::", "tests/example.rs"),
-        ("interface::", "tests/interface.rs"),
         ("fake::golden::", "src/fake/golden.rs"),
     ] {
         let tests = read(file);

@@ -2,11 +2,12 @@
 //! tree (`scripts/measures`).
 //!
 //! The tests check what a formatter and a linter cannot know. They measure files, functions and types.
-//! They look for clocks and floats in simulated time, and at the words of comments and pages. They
-//! check dependencies, links, and the names in `docs/mechanisms.md`, `docs/described.md` and
-//! `ARCHITECTURE.md`. A finding is a line `path:line: error: what`.
+//! They look for clocks and floats in simulated time, and at the words of comments and pages. They check
+//! dependencies, links, interfaces of published crates, and the names in `docs/mechanisms.md`,
+//! `docs/described.md` and `ARCHITECTURE.md`. A finding is a line `path:line: error: what`.
 
 pub mod counts;
+pub mod interface;
 pub mod measures;
 pub mod names;
 pub mod prose;

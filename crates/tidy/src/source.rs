@@ -160,7 +160,7 @@ pub struct Impl<'a> {
 }
 
 /// Where a function's parameters open: behind its generics, which may have brackets themselves.
-fn parameters_open(tokens: &[Token]) -> Option<usize> {
+pub(crate) fn parameters_open(tokens: &[Token]) -> Option<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate() {
         match token.kind {
@@ -174,7 +174,7 @@ fn parameters_open(tokens: &[Token]) -> Option<usize> {
 }
 
 /// Parts between the commas that no bracket encloses.
-fn split_at_commas<'s, 'a>(tokens: &'s [Token<'a>]) -> Vec<&'s [Token<'a>]> {
+pub(crate) fn split_at_commas<'s, 'a>(tokens: &'s [Token<'a>]) -> Vec<&'s [Token<'a>]> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0_i32, 0);
     for (index, token) in tokens.iter().enumerate() {
         match token.kind {
@@ -194,11 +194,11 @@ fn split_at_commas<'s, 'a>(tokens: &'s [Token<'a>]) -> Vec<&'s [Token<'a>]> {
 }
 
 /// Whether the `>` at a position ends `->` or `=>`.
-fn is_arrow(tokens: &[Token], index: usize) -> bool {
+pub(crate) fn is_arrow(tokens: &[Token], index: usize) -> bool {
     index > 0 && (tokens[index - 1].is_sign('-') || tokens[index - 1].is_sign('='))
 }
 
-fn without_generics<'a>(head: &[Token<'a>]) -> Vec<Token<'a>> {
+pub(crate) fn without_generics<'a>(head: &[Token<'a>]) -> Vec<Token<'a>> {
     let (mut remaining, mut depth) = (Vec::new(), 0_usize);
     for (index, token) in head.iter().enumerate() {
         match token.kind {
