@@ -1,6 +1,8 @@
 //! What the kernel's own selftests check of the counter offset, and more, against arm64's KVM.
 
+mod descriptors;
 mod drift;
+mod errors;
 pub mod limits;
 
 use guest_clock::arm64::{Arm64Error, Arm64Vm};
@@ -18,7 +20,7 @@ pub type Outcome = Result<(), String>;
 pub type Case = (&'static str, fn() -> Outcome);
 
 /// Every case.
-pub const ALL: [Case; 9] = [
+pub const ALL: [Case; 10] = [
     (
         "system_counter_offset_test: both counters lie between two of the host's",
         offset_test,
@@ -36,6 +38,7 @@ pub const ALL: [Case; 9] = [
     ),
     limits::JAIL,
     limits::FORKED,
+    errors::ERRORS,
     (
         "a guest's readings of its counters, native and trapped",
         reads,
@@ -54,6 +57,24 @@ fn save_and_restore(source: &Guest, target: &Guest, _: Stopping) -> Outcome {
     let options = Options::new(Policy::ELAPSED).accept_inexact();
     let done = saved.restore_arm64(&raw(target), options);
     done.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// What is refused of a stopped guest and of a VM that has not run.
+fn refusals(source: &Guest, target: &Guest) -> Vec<Outcome> {
+    let saved = GuestClocks::save_arm64(&raw(source), Some(0)).unwrap();
+    let restore = |vm: KvmArm64Vm, options: Options| {
+        let done = saved.restore_arm64(&vm, options);
+        done.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let elapsed = Options::new(Policy::ELAPSED);
+    vec![
+        restore(KvmArm64Vm::of(&target.vm, &target.vcpus[..1]), elapsed),
+        restore(raw(target), elapsed.wall_clocks(2, 1)),
+        restore(
+            raw(target),
+            Options::new(Policy::Elapsed { refuse_above_ns: 0 }),
+        ),
+    ]
 }
 
 const SECOND: u64 = 1_000_000_000;

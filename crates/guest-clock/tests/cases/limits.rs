@@ -8,7 +8,7 @@ use guest_clock::guest::Guest;
 use super::{CALLS, Case, IOCTLS, Outcome, guest, save_and_restore};
 
 #[path = "seccomp.rs"]
-mod seccomp;
+pub mod seccomp;
 use seccomp::{end, equal, install, word};
 
 /// The case that this process is for, by its name.
