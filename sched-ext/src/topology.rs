@@ -47,8 +47,8 @@ pub(crate) fn read(root: &Path) -> Topology {
     }
 }
 
-/// The kernel's count of CPUs that came or went (`/sys/kernel/sched_ext/hotplug_seq`). 0, which the kernel does
-/// not compare: there is none.
+/// The kernel's count of CPUs that came or went (`/sys/kernel/sched_ext/hotplug_seq`). 0, which the kernel
+/// does not compare: there is none.
 pub(crate) fn hotplugs(root: &Path) -> u64 {
     let text = fs::read_to_string(root.join("sys/kernel/sched_ext/hotplug_seq"));
     text.ok()
