@@ -46,7 +46,7 @@ fn errors() -> Outcome {
     save_and_restore(&source, &target, within)
 }
 
-/// In a thread of its own, with whose end the filter ends.
+/// In a thread of its own: the filter ends with the thread.
 fn with_failing(ioctl: u32, source: &Guest, target: &Guest, stopping: Stopping) -> Outcome {
     let run = || {
         // `struct seccomp_data` begins with the call's number; its second argument is at byte 24.
