@@ -37,8 +37,11 @@ use vms::{KnownVms, VmKey};
 
 /// Rows of vCPUs that end within one interval; of further ones, only their VM's sums are kept.
 const MAX_ENDED: usize = 4096;
-/// Samples that wait for their reader. An older one is dropped for a newer one.
+/// Samples that wait for their reader. An older one is dropped for a newer one, which is marked.
 const MAX_WAITING: usize = 64;
+/// Readers merge events by time. So an event that is later than others by more than this, in ns, shows a clock
+/// that was set back. The time is 1 % of the shortest interval of `top`.
+const LATE_NS: u64 = 1_000_000;
 
 /// Events in, samples out.
 #[derive(Debug)]
@@ -48,6 +51,9 @@ pub struct Collector {
     interval: u64,
     /// End of the interval under way, in ns of the trace's clock; `None` before the first event.
     next: Option<u64>,
+    /// The tracker's time never goes back. It is so much later than the trace's clock, in ns: by so much the
+    /// clock was set back.
+    ahead: u64,
     vms: KnownVms,
     /// vCPUs that have ended in this interval.
     ended: Vec<Row>,
@@ -62,6 +68,7 @@ impl Collector {
             tracker: Tracker::new(Meter::default()),
             interval: interval_ns.max(1_000_000),
             next: None,
+            ahead: 0,
             vms: KnownVms::default(),
             ended: Vec::new(),
             samples: VecDeque::new(),
@@ -82,10 +89,38 @@ impl Collector {
 
     /// Takes the next event in the order of time.
     pub fn event(&mut self, event: &Event, names: &dyn Names) {
+        let time_ns = event.time_ns.saturating_add(self.ahead);
+        match event.kind.is_host_event() && time_ns.saturating_add(LATE_NS) < self.tracker.now() {
+            true => self.late_event(&Event { time_ns, ..*event }, names),
+            false if self.ahead > 0 => self.take(&Event { time_ns, ..*event }, names),
+            false => self.take(event, names),
+        }
+    }
+
+    /// An event by which the clock was set back.
+    #[cold]
+    fn late_event(&mut self, event: &Event, names: &dyn Names) {
+        let now = self.tracker.now();
+        let late = now.saturating_sub(event.time_ns);
+        self.tracker.observer_mut().has_jump = true;
+        if self.next.is_none() || late <= self.interval {
+            // The clock comes to the same time again within the sample, or soon after it.
+            return self.take(event, names);
+        }
+        self.tracker.forget_states();
+        self.sample(now, names);
+        self.ahead = self.ahead.saturating_add(late);
+        self.next = Some(now.saturating_add(self.interval));
+        let time_ns = now;
+        self.take(&Event { time_ns, ..*event }, names);
+    }
+
+    /// Takes an event with the tracker's time.
+    fn take(&mut self, event: &Event, names: &dyn Names) {
         let is_timed = event.kind.is_host_event() || matches!(event.kind, Kind::Lost { .. });
         if is_timed {
             match self.next {
-                Some(next) if event.time_ns >= next => self.advance(event.time_ns, names),
+                Some(next) if event.time_ns >= next => self.advance_to(event.time_ns, names),
                 None if event.kind.is_host_event() => {
                     self.next = Some(event.time_ns.saturating_add(self.interval));
                     self.tracker.observer_mut().since = event.time_ns;
@@ -101,12 +136,21 @@ impl Collector {
 
     /// The clock of the trace is at `now`, in ns, and all events before are given.
     pub fn advance(&mut self, now: u64, names: &dyn Names) {
+        self.advance_to(now.saturating_add(self.ahead), names);
+    }
+
+    /// The same with the tracker's time.
+    fn advance_to(&mut self, now: u64, names: &dyn Names) {
         while let Some(next) = self.next.filter(|&next| next <= now) {
             let is_jump = now - next > LONGEST_SILENCE_NS;
-            self.sample(next, is_jump, names);
-            let mut begin = next;
             if is_jump {
                 // No host is silent for so long: a clock that jumps, or a suspend.
+                self.tracker.forget_states();
+                self.tracker.observer_mut().has_jump = true;
+            }
+            self.sample(next, names);
+            let mut begin = next;
+            if is_jump {
                 self.tracker.report_until(now);
                 self.tracker.observer_mut().clear(now);
                 begin = now;
@@ -120,7 +164,7 @@ impl Collector {
         let end = self.tracker.now();
         let begin = self.tracker.observer().since;
         if self.next.take().is_some() && end > begin {
-            self.sample(end, false, names);
+            self.sample(end, names);
         }
     }
 
@@ -129,8 +173,8 @@ impl Collector {
         self.samples.pop_front()
     }
 
-    /// Ends the interval at `end`, in ns.
-    fn sample(&mut self, end: u64, has_gap: bool, names: &dyn Names) {
+    /// Ends the interval at `end`, in ns of the tracker's time.
+    fn sample(&mut self, end: u64, names: &dyn Names) {
         self.tracker.report_until(end);
         self.tracker.observer_mut().settle(end);
         let live = self.live();
@@ -143,12 +187,14 @@ impl Collector {
         rows.extend(live.into_iter().map(|vcpu| self.row(vcpu, names)));
         let name = |key| self.vms.name(key, &self.tracker, names);
         let occupant = |cause, key| self.vms.occupant(cause, key, &self.tracker, names);
-        let vms = row::vms(rows, self.tracker.reasons(), name, occupant);
+        let mut vms = row::vms(rows, self.tracker.reasons(), name, occupant);
+        let stalls = vms.iter_mut().flat_map(|vm| &mut vm.stalls);
+        stalls.for_each(|stall| stall.start_ns = stall.start_ns.saturating_sub(self.ahead));
         let meter = self.tracker.observer_mut();
         let sample = Sample {
-            start_ns: meter.since,
-            end_ns: end,
-            partial: has_gap || meter.lost > 0 || meter.lost_gaps > 0,
+            start_ns: meter.since.saturating_sub(self.ahead),
+            end_ns: end.saturating_sub(self.ahead),
+            partial: meter.has_jump || meter.lost > 0 || meter.lost_gaps > 0,
             events: meter.events,
             lost: meter.lost,
             lost_gaps: meter.lost_gaps,
@@ -158,6 +204,11 @@ impl Collector {
         meter.clear(end);
         if self.samples.len() >= MAX_WAITING {
             self.samples.pop_front();
+            // What was dropped is in no sum of the reader.
+            self.samples
+                .front_mut()
+                .into_iter()
+                .for_each(|next| next.partial = true);
         }
         self.samples.push_back(sample);
     }

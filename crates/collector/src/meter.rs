@@ -21,6 +21,8 @@ pub(crate) struct Meter {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     pub(crate) lost_gaps: u64,
+    /// The clock has jumped in the interval.
+    pub(crate) has_jump: bool,
     /// vCPUs that have ended: their numbers go to others.
     pub(crate) ended: Vec<VcpuIndex>,
 }
@@ -60,6 +62,7 @@ impl Meter {
             };
         }
         (self.events, self.lost, self.lost_gaps) = (0, 0, 0);
+        self.has_jump = false;
     }
 }
 

@@ -221,7 +221,8 @@ pub struct Sample {
     pub start_ns: u64,
     /// End, in ns.
     pub end_ns: u64,
-    /// Events were lost, or there were none for longer than can be: times and counts are lower bounds.
+    /// Events were lost, the clock has jumped, or an earlier sample was dropped: times and counts are lower
+    /// bounds.
     pub partial: bool,
     /// Number of events.
     pub events: u64,

@@ -1,4 +1,5 @@
 //! All tests in one binary.
 
+mod clock;
 mod compare;
 mod scale;

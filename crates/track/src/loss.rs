@@ -26,6 +26,13 @@ impl<O: Observer> Host<O> {
         }
     }
 
+    /// The same of all CPUs: the clock has jumped.
+    pub(crate) fn on_jump(&mut self) {
+        for (number, _) in (0..=u16::MAX).zip(0..self.cpus.len()) {
+            self.on_lost(number);
+        }
+    }
+
     /// Events of this CPU were lost, from `last` to now. `cause` was its occupant at `last`. Conclusions
     /// from its silence meanwhile are revoked.
     fn doubt_silence(&mut self, number: u16, last: u64, cause: Cause) {

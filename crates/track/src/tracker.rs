@@ -182,6 +182,12 @@ impl<O: Observer> Tracker<O> {
         }
     }
 
+    /// The clock has jumped. What each CPU and its waiters do is unknown from its latest event to its next
+    /// one, as after a loss. Sleeps go on.
+    pub fn forget_states(&mut self) {
+        self.host.on_jump();
+    }
+
     /// Takes the next event in the order of time.
     pub fn event(&mut self, event: &Event, names: &dyn Names) {
         if !self.has_begun && event.kind.is_host_event() {

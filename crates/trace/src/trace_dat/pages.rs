@@ -17,7 +17,8 @@ const SPARE: usize = 256;
 /// Pages in, events out.
 ///
 /// Pages of one CPU come in the order of time. Events leave in the order of time over all CPUs, once the
-/// caller says up to which time all pages are there.
+/// caller says up to which time all pages are there. A page that is earlier than the one before it shows a
+/// clock that was set back. What waits then is lost, and the order begins anew.
 pub struct Pages {
     layout: PageLayout,
     decoder: Decoder,
@@ -38,6 +39,8 @@ pub struct Pages {
 #[derive(Default)]
 struct Cpu {
     number: u16,
+    /// The begin of its latest page, in ns.
+    begin: u64,
     waiting: VecDeque<Vec<u8>>,
     page: Vec<u8>,
     walk: Walk,
@@ -163,12 +166,29 @@ impl Pages {
             self.cpus.len() - 1
         });
         if let Ok(head) = self.layout.head(&page) {
+            let former = std::mem::replace(&mut self.cpus[index].begin, head.time);
+            if head.time < former {
+                self.forget();
+            }
             self.newest = self.newest.max(head.time);
         }
         let target = &mut self.cpus[index];
         target.waiting.push_back(page);
         if !target.has_record {
             self.advance(index);
+        }
+    }
+
+    /// Loses what waits: its times do not compare with those to come. It would wait for hours.
+    #[cold]
+    fn forget(&mut self) {
+        self.newest = 0;
+        self.heads.clear();
+        for cpu in &mut self.cpus {
+            cpu.waiting.clear();
+            cpu.has_record = false;
+            cpu.walk = Walk::default();
+            cpu.lose(0, &mut self.info);
         }
     }
 

@@ -105,8 +105,11 @@ impl Totals {
             self.add_vm(vm, sample.end_ns, vm.pid.and_then(&facts));
         }
         let end = sample.end_ns;
-        self.vms
-            .retain(|_, vm| end.saturating_sub(vm.seen) <= GONE_NS);
+        self.vms.retain(|_, vm| {
+            // The clock may have been set back.
+            vm.seen = vm.seen.min(end);
+            end - vm.seen <= GONE_NS
+        });
         for cpu in &sample.cpus {
             let parts = [cpu.vcpu_ns, cpu.other_ns, cpu.idle_ns];
             let sums = self.cpu_ns.iter_mut().zip(parts);
@@ -220,6 +223,28 @@ mod tests {
         let names: Vec<&String> = totals.vms.keys().collect();
         assert_eq!(names, ["web"]);
         assert_eq!(totals.vms["web"].times.guest_ns, 30);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_takes_no_counter_back() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let mut totals = Totals::new(10);
+        let mut former = 0;
+        for (number, hour) in [1, 5, 2, 2, 9, 0].into_iter().enumerate() {
+            let mut sample = sample("web", hour * HOUR);
+            if number == 1 {
+                sample.vms.push(Vm {
+                    vm: "old".to_owned(),
+                    ..Vm::default()
+                });
+            }
+            totals.add(&sample, &Cost::default(), |_| None);
+            let guest = totals.vms["web"].times.guest_ns;
+            assert_eq!(guest, former + 10, "hour {hour}");
+            former = guest;
+            // A VM that has ended goes with time, though its last sample is from the future.
+            assert_eq!(totals.vms.contains_key("old"), matches!(number, 1..=3));
+        }
     }
 
     #[test]

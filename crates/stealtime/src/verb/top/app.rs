@@ -90,9 +90,10 @@ impl App {
                 self.keep(&vm.vm, stall);
             }
         }
-        let oldest = sample.end_ns.saturating_sub(OLD_NS);
+        // Waits of the future: the clock was set back.
+        let known = sample.end_ns.saturating_sub(OLD_NS)..=sample.end_ns;
         self.stalls
-            .retain(|entry| entry.stall.start_ns.saturating_add(entry.stall.ns) >= oldest);
+            .retain(|entry| known.contains(&entry.stall.start_ns.saturating_add(entry.stall.ns)));
         if !self.is_paused {
             (self.sample, self.cost) = (Some(sample), cost);
         }

@@ -255,7 +255,7 @@ pub(crate) fn vcpu_row(vm: &Vm, vcpu: &Vcpu, length: u64) -> Row {
 /// A line on the interval: its events, losses and cost.
 pub(crate) fn summary(sample: &Sample, cost: &Cost) -> String {
     let lost = match (sample.lost, sample.lost_gaps) {
-        (0, 0) if sample.partial => "PARTIAL: a gap without events".to_owned(),
+        (0, 0) if sample.partial => "PARTIAL: the clock jumped".to_owned(),
         (0, 0) => "none lost".to_owned(),
         (lost, 0) => format!("PARTIAL: {} lost", count(lost)),
         (lost, _) => format!("PARTIAL: {} lost and more", count(lost)),

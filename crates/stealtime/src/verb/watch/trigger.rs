@@ -121,7 +121,9 @@ impl Triggers {
             pending.seen.extend(findings.into_iter().take(room));
             pending.partial |= sample.partial;
             let due = pending.time_ns.saturating_add(self.after_ns);
-            return self.pending.take_if(|_| due <= sample.end_ns);
+            // Or the clock was set back, and the time does not come for hours.
+            let is_past = sample.end_ns < pending.time_ns;
+            return self.pending.take_if(|_| is_past || due <= sample.end_ns);
         }
         if findings.is_empty() {
             return None;
@@ -182,13 +184,9 @@ impl Triggers {
     /// Whether one more recording is allowed; it counts from here on.
     fn is_allowed(&mut self, now: u64) -> bool {
         let window = u64::try_from(self.at_most.time.as_nanos()).unwrap_or(u64::MAX);
-        while self
-            .recorded
-            .front()
-            .is_some_and(|time| now.saturating_sub(*time) >= window)
-        {
-            self.recorded.pop_front();
-        }
+        // Times of the future are from before the clock was set back.
+        self.recorded
+            .retain(|time| now.checked_sub(*time).is_some_and(|ago| ago < window));
         let is_allowed = self.recorded.len() < self.at_most.count;
         if is_allowed {
             self.recorded.push_back(now);
@@ -284,6 +282,20 @@ mod tests {
         for text in ["", "6", "6/s", "0/h", "-1/h", "x/h", "6/h "] {
             assert_eq!(at_most(text), Err(NotARate), "{text}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_holds_no_recording_for_hours() {
+        let mut triggers = triggers(&["stall>20ms"], "1/h", Duration::from_secs(1));
+        assert!(triggers.sample(&second(7200, &[("db", 30)])).is_none());
+        // The recording that is due is made at once, and the next one by the new time.
+        let trigger = triggers.sample(&second(3, &[])).expect("it is due");
+        assert!(!trigger.is_held && trigger.time_ns == 7201 * SECOND);
+        assert!(triggers.sample(&second(4, &[("db", 30)])).is_none());
+        let trigger = triggers.sample(&second(5, &[])).expect("it is due");
+        assert_eq!((trigger.is_held, trigger.offset_ns), (false, 0));
+        let held = triggers.sample(&second(6, &[("db", 30)]));
+        assert!(held.is_some_and(|trigger| trigger.is_held));
     }
 
     #[test]

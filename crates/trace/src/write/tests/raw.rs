@@ -124,6 +124,36 @@ fn pages_give_the_same_events_as_they_come() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_begins_anew() {
+    let (recording, files) = described(Recording::default());
+    let mut live = crate::trace_dat::Pages::new(&recording).expect("a layout");
+    let page = |file: usize, number: usize| files[file].chunks(4096).nth(number).expect("a page");
+    live.push(1, page(0, 2).to_vec());
+    live.push(3, page(1, 1).to_vec());
+    let later = live.newest();
+    live.push(1, page(0, 0).to_vec());
+    assert!(live.newest() < later, "{later}");
+    live.push(3, page(1, 2).to_vec());
+    let mut events = Vec::new();
+    live.take(u64::MAX, &mut |event, _| events.push(*event));
+    // Both CPUs show a loss, and then their events in order.
+    let lost = |event: &&Event| matches!(event.kind, Kind::Lost { count: 0 });
+    let losses: Vec<u16> = events
+        .iter()
+        .filter(lost)
+        .map(|event| event.cpu.0)
+        .collect();
+    assert_eq!((losses, live.info().lost.uncounted_gaps), (vec![1, 3], 2));
+    assert!(events.is_sorted_by_key(|event| event.time_ns));
+    assert_eq!(events.first().map(|event| event.cpu.0), Some(1));
+    assert!(
+        events
+            .iter()
+            .any(|event| event.cpu.0 == 3 && event.time_ns >= later)
+    );
+}
+
+#[test]
 fn ticks_of_the_tsc_come_with_their_conversion() {
     let tsc = TscToNs {
         mult: 3,
