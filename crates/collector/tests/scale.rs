@@ -22,6 +22,8 @@ struct Load {
     /// The thread on each CPU.
     current: [i32; CPUS as usize],
     turn: i32,
+    /// vCPUs of all VMs.
+    vcpus: i32,
     /// Time from event to event, in ns.
     step: u64,
     events: u64,
@@ -40,6 +42,7 @@ impl Load {
             now: 1_000_000_000,
             current: [0; CPUS as usize],
             turn: 0,
+            vcpus: VMS * VCPUS,
             step: 1_500,
             events: 0,
             samples: Vec::new(),
@@ -66,7 +69,7 @@ impl Load {
         let reason = ExitReason::vmx(48);
         for cpu in 0..CPUS {
             let previous = self.current[usize::from(cpu)];
-            self.turn = (self.turn + 1) % (VMS * VCPUS);
+            self.turn = (self.turn + 1) % self.vcpus;
             let next = tid(self.turn, age);
             let woken = Tid(next);
             let waking = Kind::SchedWaking {
@@ -97,7 +100,7 @@ impl Load {
 
     /// Threads of all VMs appear, with their processes.
     fn name(&mut self, age: i32) {
-        for vcpu in 0..VMS * VCPUS {
+        for vcpu in 0..self.vcpus {
             let process = Tid(tid(vcpu - vcpu % VCPUS, age));
             let kind = Kind::Task {
                 tid: Tid(tid(vcpu, age)),
@@ -110,7 +113,7 @@ impl Load {
 
     /// All VMs end.
     fn end(&mut self, age: i32) {
-        for vcpu in 0..VMS * VCPUS {
+        for vcpu in 0..self.vcpus {
             let gone = Kind::SchedProcessExit {
                 tid: Tid(tid(vcpu, age)),
             };
@@ -141,7 +144,7 @@ fn pass(load: &mut Load, process: i32) {
     let vcpu = VcpuId(0);
     load.push(0, process + 1, Kind::KvmEntry { vcpu });
     let exit = Kind::KvmExit {
-        reason: ExitReason::vmx(12),
+        reason: ExitReason::vmx(process as u32 / 2 % 64),
         vcpu,
         intr_vector: None,
         info1: 0,
@@ -217,23 +220,26 @@ fn vms_that_come_and_go_leave_nothing() {
     );
 }
 
-/// Two hours of it have 100 VMs a second that start and end, with ids that come again as the kernel's do.
+/// 24 hours of a host with few events. In one of them 100 VMs a second start and end, with ids that come
+/// again as the kernel's do.
 #[test]
-#[ignore = "24 simulated hours: cargo test -p stealtime-collector -- --ignored --nocapture day"]
 fn a_day_leaves_nothing() {
-    const IDS: std::ops::Range<i32> = 100_000..4_000_000;
+    const IDS: std::ops::Range<i32> = 100_000..600_000;
     let mut load = Load::new();
-    // Four rounds of 256 events a second, and samples of 4,000 vCPUs that do not take most of the time.
-    load.step = 900_000;
-    load.collector = Collector::new(10_000_000_000);
+    load.vcpus = 160;
+    load.collector = Collector::new(30_000_000_000);
     load.name(0);
     let (mut process, mut passed, mut sizes, mut vms) = (IDS.start, 0_u64, Vec::new(), 0);
     for hour in 1..=24_u64 {
         let end = 1_000_000_000 * (3600 * hour + 1);
         while load.now < end {
+            // 256 events in 26 s, or in 0.3 s: no silence is a jump of the clock.
+            let has_births = hour == 4;
+            load.step = if has_births { 1_000_000 } else { 100_000_000 };
             load.round(0);
-            // With them a round takes 0.9 s instead of 0.23 s.
-            for _ in 0..if matches!(hour, 4 | 5) { 90 } else { 0 } {
+            // A VM has eight events.
+            load.step = 1_250_000;
+            for _ in 0..if has_births { 2_560 } else { 0 } {
                 pass(&mut load, process);
                 passed += 1;
                 process = if process + 4 < IDS.end {
@@ -243,20 +249,19 @@ fn a_day_leaves_nothing() {
                 };
             }
             for sample in load.samples.drain(..) {
+                assert!(!sample.partial, "hour {hour}");
                 vms = vms.max(sample.vms.len());
             }
         }
         sizes.push(resident_mib());
-        println!("hour {hour}: {} MiB, {passed} VMs", resident_mib());
     }
-    let events = load.events;
-    println!("{events} events, {passed} VMs came and went, MiB by the hour: {sizes:?}");
-    // The hour after the first VMs that end has what their buffers need at most.
-    let settled = sizes.get(5).copied().unwrap_or_default();
-    assert!(
-        sizes[6..].iter().all(|size| *size <= settled + 1),
-        "{sizes:?}"
+    println!(
+        "{} events, {passed} VMs came and went, MiB by the hour: {sizes:?}",
+        load.events
     );
-    assert!(settled <= sizes[0] + 16, "{sizes:?}");
-    assert!(passed > 500_000 && vms >= VMS as usize, "{passed} {vms}");
+    // Their buffers stay: the hour after them has all. Other tests of this process run meanwhile.
+    let settled = sizes[4];
+    let last = sizes[23];
+    assert!(passed > 300_000 && vms > 2_000, "{passed} {vms}");
+    assert!(last <= settled + 1, "{sizes:?}");
 }
