@@ -111,10 +111,9 @@ pub enum RecordError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The process may not map enough for the recorder's threads.
+    /// The process may not map enough for its threads.
     #[error(
-        "address space is limited to {limit_mib} MiB, and recording needs {needed_mib} MiB for its threads: raise \
-         `ulimit -v`"
+        "address space is limited to {limit_mib} MiB, and the threads need {needed_mib} MiB: raise `ulimit -v`"
     )]
     AddressSpace {
         /// The limit.

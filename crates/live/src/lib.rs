@@ -49,5 +49,5 @@ pub use follow::Follower;
 pub use need::{NEEDS, Need};
 pub use rights::{drop_capabilities, usual_priority};
 pub use select::{Missing, Reason, Selection, Tracepoint};
-pub use session::{Ended, Observer, Options, Progress, Summary, record};
+pub use session::{Ended, Observer, Options, Progress, Summary, check_address_space, record};
 pub use tracefs::Folder;

@@ -130,7 +130,7 @@ pub struct Summary {
 /// tracefs cannot be used, the kernel has no `sched_switch`, or the output cannot be written. The host is
 /// left as it was.
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
-    check_address_space(rustix::process::getrlimit(Resource::As).current)?;
+    check_address_space(0)?;
     if options.by_perf {
         return crate::perf::record(options, observer);
     }
@@ -514,9 +514,18 @@ pub(crate) fn raise_file_limit() {
     let _ = rustix::process::setrlimit(Resource::Nofile, raised);
 }
 
-/// Refuses a limit of address space, in bytes, in which a thread could fail to start: that aborts a
-/// process, and the tracing instance stays.
-fn check_address_space(limit: Option<u64>) -> Result<(), RecordError> {
+/// Refuses a limit of address space in which a thread could fail to start: that aborts a process, and the
+/// tracing instance stays. `further` threads are the caller's own.
+///
+/// # Errors
+/// The limit is too small.
+pub fn check_address_space(further: usize) -> Result<(), RecordError> {
+    let limit = rustix::process::getrlimit(Resource::As).current;
+    check_limit(limit, further)
+}
+
+/// The same for a limit in bytes.
+fn check_limit(limit: Option<u64>, further: usize) -> Result<(), RecordError> {
     // The program, its libraries and files.
     const PROGRAM_MIB: u64 = 256;
     // A stack of 2 MiB, and a heap for which glibc reserves 64 MiB.
@@ -525,7 +534,7 @@ fn check_address_space(limit: Option<u64>) -> Result<(), RecordError> {
     const OTHERS: usize = 2;
     const READERS: usize = 8;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = OTHERS + cpus.min(READERS) + collect::threads(cpus);
+    let threads = OTHERS + cpus.min(READERS) + collect::threads(cpus) + further;
     let needed_mib = PROGRAM_MIB + threads as u64 * THREAD_MIB;
     match limit.map(|limit| limit >> 20) {
         Some(limit_mib) if limit_mib < needed_mib => Err(RecordError::AddressSpace {
@@ -542,14 +551,18 @@ mod tests {
 
     #[test]
     fn a_limit_of_address_space_in_which_threads_do_not_start_is_refused() {
-        assert!(check_address_space(None).is_ok());
-        assert!(check_address_space(Some(1 << 40)).is_ok());
-        let error = check_address_space(Some(384 << 20)).expect_err("too little");
+        assert!(check_limit(None, 0).is_ok());
+        assert!(check_limit(Some(1 << 40), 9).is_ok());
+        let error = check_limit(Some(384 << 20), 0).expect_err("too little");
         let text = error.to_string();
         assert!(
-            text.starts_with("address space is limited to 384 MiB, and recording "),
+            text.starts_with("address space is limited to 384 MiB, and the threads need "),
             "{text}"
         );
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let enough = 256 + 66 * (2 + cpus.min(8) + collect::threads(cpus)) as u64;
+        assert!(check_limit(Some(enough << 20), 0).is_ok());
+        assert!(check_limit(Some(enough << 20), 1).is_err());
     }
 
     /// An instance has a folder for each CPU that may ever be plugged in (`tracing_init_tracefs_percpu`).

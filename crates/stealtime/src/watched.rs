@@ -132,8 +132,13 @@ fn warn(text: &str) {
 }
 
 impl Watched {
-    /// This host, with a sample each `interval`.
-    pub(crate) fn host(interval: Duration, collection: &Collection) -> Result<Self, CliError> {
+    /// This host, with a sample each `interval`. The caller starts so many threads.
+    pub(crate) fn host(
+        interval: Duration,
+        collection: &Collection,
+        threads: usize,
+    ) -> Result<Self, CliError> {
+        stealtime_live::check_address_space(threads).map_err(CliError::Follow)?;
         let buffer_kb = collection.buffer.map(|mib| mib * 1024);
         let mut watched = match Self::bpf(buffer_kb, collection.collector)? {
             Some(follower) => Self::follow(Feed::Bpf(Box::new(follower)), interval),
@@ -166,12 +171,14 @@ impl Watched {
         }
     }
 
-    /// This host, with its latest events for [`Watched::flight`].
+    /// This host, with its latest events for [`Watched::flight`]. The caller starts so many threads.
     pub(crate) fn recorder(
         interval: Duration,
         buffer_kb: Option<u64>,
         keep: Keep,
+        threads: usize,
     ) -> Result<Self, CliError> {
+        stealtime_live::check_address_space(threads).map_err(CliError::Follow)?;
         // Before the first event: conditions name VMs.
         let snapshot = Snapshot::read(Path::new("/"));
         let follower = Follower::start_keeping(keep, buffer_kb, &mut warn);

@@ -187,3 +187,23 @@ fn what_cannot_be_is_refused() {
         assert!(error.contains(message), "{arguments:?}: {error}");
     }
 }
+
+#[test]
+fn too_little_address_space_for_threads_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().to_str().expect("UTF-8");
+    for arguments in [
+        vec!["top", "--batch", "--for", "1s"],
+        vec!["metrics", "--listen", "127.0.0.1:0", "--for", "1s"],
+        vec!["watch", "--when", "stall>20ms", "--for", "1s", "-o", output],
+    ] {
+        let mut command = std::process::Command::new("sh");
+        // 384 MiB, in KiB.
+        command.args(["-c", "ulimit -v 393216 && exec \"$0\" \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_stealtime")).args(&arguments);
+        let (status, _, error) = run(&mut command);
+        assert_eq!(status, Some(2), "{arguments:?}: {error}");
+        let message = "address space is limited to 384 MiB, and the threads need ";
+        assert!(error.contains(message), "{arguments:?}: {error}");
+    }
+}

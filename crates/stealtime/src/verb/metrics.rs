@@ -91,7 +91,10 @@ impl Metrics {
         }
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, false)?,
-            None => Watched::host(self.interval, &self.collection)?,
+            None => {
+                let threads = if listener.is_some() { serve::THREADS } else { 0 };
+                Watched::host(self.interval, &self.collection, threads)?
+            }
         };
         watched.set_scheduler(self.scheduler.as_deref());
         if self.replay.is_none() {

@@ -91,7 +91,7 @@ impl Top {
         let is_batch = self.batch || is_json || !io::stdout().is_terminal();
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, !is_batch)?,
-            None => Watched::host(self.interval, &self.collection)?,
+            None => Watched::host(self.interval, &self.collection, 0)?,
         };
         watched.set_scheduler(self.scheduler.as_deref());
         let shape = Shape {

@@ -186,7 +186,7 @@ impl Watch {
             bytes: usize::try_from(self.memory << 20).unwrap_or(usize::MAX),
         };
         let buffer_kb = self.buffer.map(|mib| mib * 1024);
-        let mut watched = Watched::recorder(self.interval, buffer_kb, keep)?;
+        let mut watched = Watched::recorder(self.interval, buffer_kb, keep, disk::THREADS)?;
         // The folder may belong to another user.
         stealtime_live::drop_capabilities(true);
         let folder = Folder {

@@ -13,6 +13,8 @@ use crate::output;
 
 /// Connections at a time. Prometheus needs one.
 const CONNECTIONS: usize = 8;
+/// Threads that serve.
+pub(super) const THREADS: usize = CONNECTIONS + 1;
 /// Longest request in bytes.
 const REQUEST: usize = 8 << 10;
 /// Longest time for a request and its answer.

@@ -18,6 +18,9 @@ const PREFIX: &str = "watch-";
 /// Longest part of a name that says what was seen.
 const MAX_SUBJECT: usize = 60;
 
+/// Threads that write recordings.
+pub(super) const THREADS: usize = 1;
+
 /// Why a recording is not written.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
