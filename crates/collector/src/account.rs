@@ -2,7 +2,7 @@
 
 use stealtime_track::{Cause, Halt, IntMap, Mode, ReasonIndex, Retracted, Run, Span};
 
-use crate::histogram::{Classes, Histogram};
+use crate::histogram::Distribution;
 
 /// A shorter wait for an idle CPU is no throttling, in ns: as in `stealtime_analysis`.
 const THROTTLED_NS: u64 = 500_000;
@@ -80,6 +80,11 @@ impl Open {
         }
     }
 
+    /// No wait is under way. What is behind `used` is not read.
+    fn clear(&mut self) {
+        (self.ns, self.used, self.run) = (0, 0, Run::Unknown);
+    }
+
     /// The wait; `idle` is what idle time of its CPU means.
     fn wait(&self, idle: Cause) -> Wait {
         let known = self.occupants.iter().take(self.used);
@@ -99,6 +104,7 @@ impl Open {
 #[derive(Debug, Clone, Copy, Default)]
 struct Stretches {
     ring: [(u64, u64); STRETCHES],
+    /// So many were pushed.
     next: usize,
 }
 
@@ -107,19 +113,49 @@ impl Stretches {
         if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
             *slot = (start, end);
         }
-        self.next = self.next.wrapping_add(1);
+        self.next += 1;
     }
 
-    fn clear(&mut self) {
-        if self.next > 0 {
-            *self = Self::default();
-        }
+    const fn clear(&mut self) {
+        self.next = 0;
     }
 
     /// Time on a CPU within `[start, end)`, in ns.
     fn within(&self, start: u64, end: u64) -> u64 {
         let clip = |&(begin, finish): &(u64, u64)| finish.min(end).saturating_sub(begin.max(start));
-        self.ring.iter().map(clip).sum()
+        self.ring.iter().take(self.next).map(clip).sum()
+    }
+}
+
+/// What a vCPU, or its VM, was counted for in one interval.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    /// By [`ReasonIndex`].
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) wakeups: Distribution,
+    /// Lengths of ended waits.
+    pub(crate) waits: Distribution,
+}
+
+impl Counts {
+    /// Adds those of another.
+    pub(crate) fn add(&mut self, added: &Self) {
+        if self.slots.len() < added.slots.len() {
+            self.slots.resize(added.slots.len(), Slot::default());
+        }
+        for (sum, slot) in self.slots.iter_mut().zip(&added.slots) {
+            sum.count += slot.count;
+            sum.ns += slot.ns;
+        }
+        self.wakeups.add(&added.wakeups);
+        self.waits.add(&added.waits);
+    }
+
+    /// Forgets all, and keeps the room.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(Slot::default());
+        self.wakeups.clear();
+        self.waits.clear();
     }
 }
 
@@ -149,15 +185,9 @@ pub(crate) struct Bandwidth {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) sums: Sums,
-    /// By [`ReasonIndex`].
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) counts: Counts,
     /// Waiting by occupant of the CPU, in ns.
     pub(crate) ready: IntMap<Cause, u64>,
-    pub(crate) wakeups: Histogram,
-    pub(crate) wakeup_classes: Classes,
-    pub(crate) wait_classes: Classes,
-    /// Lengths of ended waits.
-    pub(crate) wait_lengths: Histogram,
     /// Ended waits, the longest of the interval in no order.
     pub(crate) waits: Vec<Wait>,
     /// Whether it entered or left a guest.
@@ -182,12 +212,8 @@ impl Default for Account {
     fn default() -> Self {
         Self {
             sums: Sums::default(),
-            slots: Vec::new(),
+            counts: Counts::default(),
             ready: IntMap::default(),
-            wakeups: Histogram::default(),
-            wakeup_classes: Classes::default(),
-            wait_classes: Classes::default(),
-            wait_lengths: Histogram::default(),
             waits: Vec::new(),
             has_exits: false,
             open: NO_WAIT,
@@ -205,10 +231,11 @@ impl Default for Account {
 impl Account {
     /// What was counted for the reason.
     pub(crate) fn slot(&mut self, reason: ReasonIndex) -> &mut Slot {
-        if reason.0 >= self.slots.len() {
-            self.slots.resize(reason.0 + 1, Slot::default());
+        let slots = &mut self.counts.slots;
+        if reason.0 >= slots.len() {
+            slots.resize(reason.0 + 1, Slot::default());
         }
-        &mut self.slots[reason.0]
+        &mut slots[reason.0]
     }
 
     /// Adds a part of its life.
@@ -256,7 +283,7 @@ impl Account {
     pub(crate) fn begin_wait(&mut self, bandwidth: Bandwidth) {
         self.expiries = bandwidth.expiries;
         self.idle_whole = 0;
-        self.open = NO_WAIT;
+        self.open.clear();
     }
 
     /// A wait ends, and idle time in it gets its meaning.
@@ -270,14 +297,12 @@ impl Account {
         };
         self.settle_idle(cause);
         self.idle_whole = 0;
-        let open = std::mem::replace(&mut self.open, NO_WAIT);
-        if open.ns == 0 {
-            return;
+        if self.open.ns > 0 {
+            let wait = self.open.wait(cause);
+            self.counts.waits.record(wait.ns);
+            self.keep(wait);
         }
-        let wait = open.wait(cause);
-        self.wait_classes.record(wait.ns);
-        self.wait_lengths.record(wait.ns);
-        self.keep(wait);
+        self.open.clear();
     }
 
     fn settle_idle(&mut self, cause: Cause) {
@@ -301,6 +326,8 @@ impl Account {
     /// The interval ends at `now`, in ns, perhaps within a wait. Idle time of its CPU has no meaning yet.
     /// A preempted thread does not wait long for an idle CPU unless it is throttled.
     pub(crate) fn settle(&mut self, now: u64, bandwidth: Bandwidth) {
+        self.counts.wakeups.settle();
+        self.counts.waits.settle();
         let has_limit = bandwidth.expiries != self.expiries
             || bandwidth.expiries > 0 && now.saturating_sub(bandwidth.latest) < PERIOD_NS;
         let is_throttled =
@@ -326,12 +353,8 @@ impl Account {
     /// The next interval begins.
     pub(crate) fn clear(&mut self) {
         self.sums = Sums::default();
-        self.slots.fill(Slot::default());
+        self.counts.clear();
         self.ready.clear();
-        self.wakeups.clear();
-        self.wakeup_classes = Classes::default();
-        self.wait_classes = Classes::default();
-        self.wait_lengths.clear();
         self.waits.clear();
         self.poll_open.1 = 0;
     }
@@ -361,8 +384,7 @@ impl Account {
 
     /// It woke up after `ns`.
     pub(crate) fn woken(&mut self, ns: u64) {
-        self.wakeups.record(ns);
-        self.wakeup_classes.record(ns);
+        self.counts.wakeups.record(ns);
     }
 
     /// It leaves its CPU.

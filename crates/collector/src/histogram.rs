@@ -158,14 +158,22 @@ impl Histogram {
 
     /// Its values in ns by buckets of time.
     pub(crate) fn buckets(&self) -> Buckets {
-        let number = |bucket| {
-            let eighths = (middle_of(bucket).max(1) as f64 / 1e9).log2() * 8.0;
-            eighths.ceil() as i32
-        };
-        let counts = self.buckets.iter();
-        counts
-            .map(|&(bucket, count)| (number(bucket), count.into()))
-            .collect()
+        let number = |ns: u64| ((ns.max(1) as f64 / 1e9).log2() * 8.0).ceil() as i32;
+        let mut buckets = Buckets::default();
+        let mut end = 0;
+        for &(bucket, count) in &self.buckets {
+            let ns = middle_of(bucket);
+            // Those of the histogram ascend, and are finer: most are in the bucket of the one before.
+            match buckets.counts.last_mut().filter(|_| ns <= end) {
+                Some((_, sum)) => *sum += u64::from(count),
+                None => {
+                    let number = number(ns);
+                    end = ((f64::from(number) / 8.0).exp2() * 1e9) as u64;
+                    buckets.counts.push((number, count.into()));
+                }
+            }
+        }
+        buckets
     }
 
     /// Forgets all values, and keeps the room for them.
@@ -199,9 +207,87 @@ impl Histogram {
     }
 }
 
+/// Values that [`Distribution`] keeps as they are.
+const RECENT: usize = 6;
+
+/// Values as a histogram and by classes. The latest ones are kept apart. So most values touch one line of a
+/// cache, instead of four or more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Distribution {
+    recent: [u64; RECENT],
+    used: usize,
+    histogram: Histogram,
+    classes: Classes,
+}
+
+impl Distribution {
+    /// Counts a value.
+    #[inline]
+    pub(crate) fn record(&mut self, ns: u64) {
+        if self.used >= RECENT {
+            self.settle();
+        }
+        if let Some(slot) = self.recent.get_mut(self.used) {
+            *slot = ns;
+            self.used += 1;
+        }
+    }
+
+    /// Counts the latest values: to be called before the others.
+    pub(crate) fn settle(&mut self) {
+        for &ns in self.recent.iter().take(self.used) {
+            self.histogram.record(ns);
+            self.classes.record(ns);
+        }
+        self.used = 0;
+    }
+
+    /// All values that are settled.
+    pub(crate) fn histogram(&self) -> &Histogram {
+        debug_assert_eq!(self.used, 0, "not settled");
+        &self.histogram
+    }
+
+    /// The same by classes.
+    pub(crate) fn classes(&self) -> &Classes {
+        debug_assert_eq!(self.used, 0, "not settled");
+        &self.classes
+    }
+
+    /// Adds all values of another, which is settled.
+    pub(crate) fn add(&mut self, added: &Self) {
+        self.histogram.merge(added.histogram());
+        self.classes.add(added.classes());
+    }
+
+    /// Forgets all values, and keeps the room for them.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+        self.histogram.clear();
+        self.classes = Classes::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distribution_has_all_values_once_it_is_settled() {
+        let (mut all, mut one) = (Distribution::default(), Distribution::default());
+        for value in 0..100 {
+            one.record(value * 10_000);
+        }
+        one.settle();
+        one.settle();
+        all.add(&one);
+        all.add(&one);
+        assert_eq!((all.histogram().count(), all.classes().count()), (200, 200));
+        assert_eq!(all.histogram().max(), 990_000);
+        assert_eq!(all.classes().counts[0], 4);
+        all.clear();
+        assert_eq!((all.histogram().count(), all.classes().sum_ns), (0, 0));
+    }
 
     #[test]
     fn quantiles_are_within_half_a_percent() {

@@ -32,15 +32,15 @@ pub use sample::{Cpu, Exits, Ready, Sample, Stall, Times, Vcpu, Vm, Wakeups};
 pub use vms::KnownVm;
 
 use meter::Meter;
-use row::Row;
-use vms::{KnownVms, VmKey};
+use row::{Live, Row};
+use vms::KnownVms;
 
 /// Rows of vCPUs that end within one interval; of further ones, only their VM's sums are kept.
 const MAX_ENDED: usize = 4096;
 /// Samples that wait for their reader. An older one is dropped for a newer one, which is marked.
 const MAX_WAITING: usize = 64;
-/// Readers merge events by time. So an event that is later than others by more than this, in ns, shows a clock
-/// that was set back. The time is 1 % of the shortest interval of `top`.
+/// Readers merge events by time. So an event that comes later than its time by more than this, in ns, shows a
+/// clock that was set back. This is 1 % of the shortest interval of `top`.
 const LATE_NS: u64 = 1_000_000;
 
 /// Events in, samples out.
@@ -178,16 +178,15 @@ impl Collector {
         self.tracker.report_until(end);
         self.tracker.observer_mut().settle(end);
         let live = self.live();
-        let process = |&vcpu: &VcpuIndex| match self.vms.key(&self.tracker, vcpu) {
-            VmKey::Process(pid) => Some(pid),
-            _ => None,
-        };
-        self.vms.running = live.iter().filter_map(process).collect();
-        let mut rows = std::mem::take(&mut self.ended);
-        rows.extend(live.into_iter().map(|vcpu| self.row(vcpu, names)));
-        let name = |key| self.vms.name(key, &self.tracker, names);
-        let occupant = |cause, key| self.vms.occupant(cause, key, &self.tracker, names);
-        let mut vms = row::vms(rows, self.tracker.reasons(), name, occupant);
+        let mut processes: Vec<i32> = live.iter().filter_map(|vcpu| vcpu.key.process()).collect();
+        processes.dedup();
+        self.vms.running = processes.into_iter().collect();
+        let ended = std::mem::take(&mut self.ended);
+        let (known, tracker) = (&self.vms, &self.tracker);
+        let cause = |cause, key| known.cause(cause, key, tracker, names);
+        let name = |key| known.name(key, tracker, names);
+        let occupant = |cause, key| known.occupant(cause, key, tracker, names);
+        let mut vms = row::vms(ended, live, tracker, cause, name, occupant);
         let stalls = vms.iter_mut().flat_map(|vm| &mut vm.stalls);
         stalls.for_each(|stall| stall.start_ns = stall.start_ns.saturating_sub(self.ahead));
         let meter = self.tracker.observer_mut();
@@ -214,16 +213,14 @@ impl Collector {
     }
 
     /// vCPUs that are shown: KVM's events were seen in their context, and they have not ended.
-    fn live(&self) -> Vec<VcpuIndex> {
+    fn live(&self) -> Vec<Live> {
         let vcpus = (0..).map(VcpuIndex).zip(self.tracker.vcpus());
         let live = vcpus.filter(|(_, vcpu)| vcpu.is_seen() && vcpu.run() != Run::Dead);
-        live.map(|(index, _)| index).collect()
-    }
-
-    fn row(&self, vcpu: VcpuIndex, names: &dyn Names) -> Row {
-        let key = self.vms.key(&self.tracker, vcpu);
-        let cause = |cause| self.vms.cause(cause, key, &self.tracker, names);
-        Row::new(key, vcpu, &self.tracker, cause)
+        let keyed = live.map(|(vcpu, _)| Live {
+            key: self.vms.key(&self.tracker, vcpu),
+            vcpu,
+        });
+        keyed.collect()
     }
 
     /// Keeps the sums of vCPUs that have ended, before their numbers go to others.
@@ -236,10 +233,11 @@ impl Collector {
                 let meter = self.tracker.observer_mut();
                 let bandwidth = meter.bandwidth;
                 meter.accounts[vcpu.index()].settle(now, bandwidth);
-                let mut row = self.row(vcpu, names);
-                let key = row.key();
-                row.name(|cause| self.vms.occupant(cause, key, &self.tracker, names));
-                row.vcpu.has_ended = true;
+                let (known, tracker) = (&self.vms, &self.tracker);
+                let key = known.key(tracker, vcpu);
+                let cause = |cause| known.cause(cause, key, tracker, names);
+                let occupant = |cause| known.occupant(cause, key, tracker, names);
+                let row = Row::ended(key, vcpu, tracker, cause, occupant);
                 match self.ended.len() < MAX_ENDED {
                     true => self.ended.push(row),
                     false => row::join(&mut self.ended, row),

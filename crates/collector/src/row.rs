@@ -1,11 +1,12 @@
 //! From accounts to the rows of a sample.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stealtime_track::{Cause, ReasonIndex, Reasons, Run, Tracker, VcpuIndex};
 
-use crate::account::{Account, Slot, Wait};
-use crate::histogram::{Classes, Histogram};
+use crate::account::{Account, Counts, Wait};
+use crate::histogram::Histogram;
 use crate::meter::Meter;
 use crate::sample::{Exits, Ready, Stall, Times, Vcpu, Vm, Wakeups};
 use crate::vms::{Occupant, VmKey};
@@ -15,16 +16,12 @@ const STALLS: usize = 10;
 /// A wait that goes on is shown from this length on, in ns: a shorter one is a switch.
 const SHORT_NS: u64 = 100_000;
 
-/// A vCPU's part of a sample, with what its VM adds up.
+/// The part of a sample of a vCPU that has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     key: VmKey,
-    pub(crate) vcpu: Vcpu,
-    wakeups: Histogram,
-    wakeup_classes: Classes,
-    stall_classes: Classes,
-    stall_lengths: Histogram,
-    slots: Vec<Slot>,
+    vcpu: Vcpu,
+    counts: Counts,
     stalls: Vec<Unnamed>,
 }
 
@@ -46,73 +43,33 @@ impl Unnamed {
 }
 
 impl Row {
-    /// The part of a vCPU of which the interval is settled. `resolve` gives the causes of its waits.
-    pub(crate) fn new(
+    /// The part of a vCPU of which the interval is settled. `resolve` gives the causes of its waits, and
+    /// `occupant` their names, while their tasks have their numbers.
+    pub(crate) fn ended(
         key: VmKey,
         vcpu: VcpuIndex,
         tracker: &Tracker<Meter>,
         resolve: impl Fn(Cause) -> &'static str,
+        occupant: impl Fn(Cause) -> Occupant,
     ) -> Self {
         let account = &tracker.observer().accounts[vcpu.index()];
-        let (number, tid) = (tracker.vcpu(vcpu).id().0, tracker.thread_of(vcpu).tid.0);
-        let stall = |wait: &Wait, goes_on| {
-            let stall = Stall {
-                vcpu: number,
-                tid,
-                start_ns: wait.start,
-                ns: wait.ns,
-                kind: match wait.run {
-                    Run::Waking => "waking",
-                    _ => "preempted",
-                },
-                cpu: wait.cpu,
-                goes_on,
-                ..Stall::default()
-            };
-            let cause = Some(wait.cause);
-            Unnamed { stall, cause }
-        };
-        let ended = account.waits.iter().map(|wait| stall(wait, false));
-        let open = account.open_wait().filter(|wait| wait.ns >= SHORT_NS);
-        let open = open.iter().map(|wait| stall(wait, true));
-        let stalls: Vec<Unnamed> = ended.chain(open).collect();
+        let mut stalls: Vec<Unnamed> = stalls(vcpu, tracker).collect();
+        stalls.iter_mut().for_each(|wait| wait.name(&occupant));
         Self {
             key,
             vcpu: Vcpu {
-                vcpu: number,
-                tid,
-                times: times(account, &resolve),
-                wakeups: wakeups(&account.wakeups),
-                stall_ns: stalls.iter().map(|wait| wait.stall.ns).max().unwrap_or(0),
-                has_ended: false,
+                has_ended: true,
+                ..row(vcpu, tracker, resolve)
             },
-            wakeups: account.wakeups.clone(),
-            wakeup_classes: account.wakeup_classes,
-            stall_classes: account.wait_classes,
-            stall_lengths: account.wait_lengths.clone(),
-            slots: account.slots.clone(),
+            counts: account.counts.clone(),
             stalls,
         }
     }
 
-    /// Names the causes of its waits, while their tasks have their numbers.
-    pub(crate) fn name(&mut self, occupant: impl Fn(Cause) -> Occupant) {
-        self.stalls.iter_mut().for_each(|wait| wait.name(&occupant));
-    }
-
-    /// Its VM.
-    pub(crate) const fn key(&self) -> VmKey {
-        self.key
-    }
-
     fn add(&mut self, added: &Self) {
         self.vcpu.times.add(&added.vcpu.times);
-        self.wakeups.merge(&added.wakeups);
-        self.wakeup_classes.add(&added.wakeup_classes);
-        self.stall_classes.add(&added.stall_classes);
-        self.stall_lengths.merge(&added.stall_lengths);
-        add_slots(&mut self.slots, &added.slots);
-        self.vcpu.wakeups = wakeups(&self.wakeups);
+        self.counts.add(&added.counts);
+        self.vcpu.wakeups = wakeups(self.counts.wakeups.histogram());
         self.vcpu.stall_ns = self.vcpu.stall_ns.max(added.vcpu.stall_ns);
     }
 }
@@ -127,14 +84,47 @@ pub(crate) fn join(rows: &mut [Row], added: Row) {
     }
 }
 
-fn add_slots(sums: &mut Vec<Slot>, added: &[Slot]) {
-    if sums.len() < added.len() {
-        sums.resize(added.len(), Slot::default());
+/// A vCPU of which the interval is settled.
+fn row(vcpu: VcpuIndex, tracker: &Tracker<Meter>, resolve: impl Fn(Cause) -> &'static str) -> Vcpu {
+    let account = &tracker.observer().accounts[vcpu.index()];
+    Vcpu {
+        vcpu: tracker.vcpu(vcpu).id().0,
+        tid: tracker.thread_of(vcpu).tid.0,
+        times: times(account, resolve),
+        wakeups: wakeups(account.counts.wakeups.histogram()),
+        stall_ns: waits(account).map(|(wait, _)| wait.ns).max().unwrap_or(0),
+        has_ended: false,
     }
-    for (sum, slot) in sums.iter_mut().zip(added) {
-        sum.count += slot.count;
-        sum.ns += slot.ns;
-    }
+}
+
+/// Waits that are shown, and whether each goes on.
+fn waits(account: &Account) -> impl Iterator<Item = (Wait, bool)> {
+    let ended = account.waits.iter().map(|wait| (*wait, false));
+    let open = account.open_wait().filter(|wait| wait.ns >= SHORT_NS);
+    ended.chain(open.map(|wait| (wait, true)))
+}
+
+/// The waits of a vCPU.
+fn stalls(vcpu: VcpuIndex, tracker: &Tracker<Meter>) -> impl Iterator<Item = Unnamed> {
+    let number = tracker.vcpu(vcpu).id().0;
+    let tid = tracker.thread_of(vcpu).tid.0;
+    let stall = move |(wait, goes_on): (Wait, bool)| Unnamed {
+        stall: Stall {
+            vcpu: number,
+            tid,
+            start_ns: wait.start,
+            ns: wait.ns,
+            kind: match wait.run {
+                Run::Waking => "waking",
+                _ => "preempted",
+            },
+            cpu: wait.cpu,
+            goes_on,
+            ..Stall::default()
+        },
+        cause: Some(wait.cause),
+    };
+    waits(&tracker.observer().accounts[vcpu.index()]).map(stall)
 }
 
 fn times(account: &Account, resolve: impl Fn(Cause) -> &'static str) -> Times {
@@ -175,28 +165,58 @@ fn wakeups(histogram: &Histogram) -> Wakeups {
     }
 }
 
-/// Rows by VM. `name` has the names of those that have one, and `occupant` the names of causes.
+/// A vCPU that has not ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) key: VmKey,
+    pub(crate) vcpu: VcpuIndex,
+}
+
+/// VMs of the vCPUs that have ended, and of those that live. `resolve` gives causes of waits, `name` names
+/// of VMs, and `occupant` the names of causes.
 pub(crate) fn vms(
-    rows: Vec<Row>,
-    reasons: &Reasons,
+    ended: Vec<Row>,
+    mut live: Vec<Live>,
+    tracker: &Tracker<Meter>,
+    resolve: impl Fn(Cause, VmKey) -> &'static str,
     name: impl Fn(VmKey) -> Option<String>,
     occupant: impl Fn(Cause, VmKey) -> Occupant,
 ) -> Vec<Vm> {
-    let mut groups = BTreeMap::<VmKey, Vec<Row>>::new();
-    for row in rows {
-        groups.entry(row.key).or_default().push(row);
+    live.sort_by_key(|vcpu| vcpu.key);
+    let mut by_vm = BTreeMap::<VmKey, Vec<Row>>::new();
+    for row in ended {
+        by_vm.entry(row.key).or_default().push(row);
     }
-    let has_several = groups.len() > 1;
-    let group = |(key, rows): (VmKey, Vec<Row>)| Vm {
-        vm: name(key).unwrap_or_default(),
-        pid: match key {
-            VmKey::Process(pid) => Some(pid),
-            _ => None,
-        },
-        guessed: has_several && matches!(key, VmKey::Linked(_)),
-        ..vm(rows, reasons, |cause| occupant(cause, key))
+    let mut group = Group::default();
+    let mut vm = |key, rows: Option<Vec<Row>>, live: &[Live]| {
+        for row in rows.into_iter().flatten() {
+            group.add(row.vcpu, &row.counts, row.stalls);
+        }
+        group.vcpus.reserve_exact(live.len());
+        for &Live { vcpu, .. } in live {
+            let account = &tracker.observer().accounts[vcpu.index()];
+            let row = row(vcpu, tracker, |cause| resolve(cause, key));
+            group.add(row, &account.counts, stalls(vcpu, tracker));
+        }
+        Vm {
+            vm: name(key).unwrap_or_default(),
+            pid: key.process(),
+            guessed: matches!(key, VmKey::Linked(_)),
+            ..group.take(tracker.reasons(), |cause| occupant(cause, key))
+        }
     };
-    let mut vms: Vec<Vm> = groups.into_iter().map(group).collect();
+    let mut vms = Vec::new();
+    for vcpus in live.chunk_by(|a, b| a.key == b.key) {
+        if let Some(&Live { key, .. }) = vcpus.first() {
+            vms.push(vm(key, by_vm.remove(&key), vcpus));
+        }
+    }
+    for (key, rows) in by_vm {
+        vms.push(vm(key, Some(rows), &[]));
+    }
+    if let [single] = &mut *vms {
+        single.guessed = false;
+    }
     let lowest_tid = |vm: &Vm| vm.vcpus.iter().map(|vcpu| vcpu.tid).min();
     vms.sort_by_key(lowest_tid);
     name_apart(&mut vms);
@@ -222,40 +242,60 @@ fn name_apart(vms: &mut [Vm]) {
     }
 }
 
-/// The sums of a VM.
-fn vm(rows: Vec<Row>, reasons: &Reasons, occupant: impl Fn(Cause) -> Occupant) -> Vm {
-    let mut vm = Vm::default();
-    let mut stalls = Vec::new();
-    let (mut latencies, mut lengths) = (Histogram::default(), Histogram::default());
-    let mut slots = Vec::new();
-    for row in rows {
-        vm.times.add(&row.vcpu.times);
-        latencies.merge(&row.wakeups);
-        vm.wakeup_classes.add(&row.wakeup_classes);
-        vm.stall_classes.add(&row.stall_classes);
-        lengths.merge(&row.stall_lengths);
-        add_slots(&mut slots, &row.slots);
-        stalls.extend(row.stalls);
-        vm.vcpus.push(row.vcpu);
+/// The sums of a VM. Its room serves one VM after another.
+#[derive(Debug, Default)]
+struct Group {
+    times: Times,
+    vcpus: Vec<Vcpu>,
+    counts: Counts,
+    stalls: Vec<Unnamed>,
+}
+
+impl Group {
+    /// Adds a vCPU.
+    fn add(&mut self, vcpu: Vcpu, counts: &Counts, stalls: impl IntoIterator<Item = Unnamed>) {
+        self.times.add(&vcpu.times);
+        self.counts.add(counts);
+        self.stalls.extend(stalls);
+        self.vcpus.push(vcpu);
     }
-    vm.wakeups = wakeups(&latencies);
-    (vm.wakeup_buckets, vm.stall_buckets) = (latencies.buckets(), lengths.buckets());
-    stalls.sort_by_key(|wait| (std::cmp::Reverse(wait.stall.ns), wait.stall.start_ns));
-    stalls.truncate(STALLS);
-    stalls.iter_mut().for_each(|wait| wait.name(&occupant));
-    vm.stalls = stalls.into_iter().map(|wait| wait.stall).collect();
-    vm.vcpus.sort_by_key(|vcpu| (vcpu.vcpu, vcpu.tid));
-    let exits = (0..).map(ReasonIndex).zip(slots);
-    let exits = exits.filter(|(_, slot)| slot.count > 0 || slot.ns > 0);
-    let exits = exits.map(|(reason, slot)| Exits {
-        reason: reason_name(reason, reasons),
-        count: slot.count,
-        ns: slot.ns,
-    });
-    vm.exits_by_reason = exits.collect();
-    vm.exits_by_reason
-        .sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.reason.cmp(&b.reason)));
-    vm
+
+    /// The VM without its name. The group is empty then.
+    fn take(&mut self, reasons: &Reasons, occupant: impl Fn(Cause) -> Occupant) -> Vm {
+        let order = |wait: &Unnamed| (Reverse(wait.stall.ns), wait.stall.start_ns, wait.stall.tid);
+        if self.stalls.len() > STALLS {
+            self.stalls.select_nth_unstable_by_key(STALLS, order);
+            self.stalls.truncate(STALLS);
+        }
+        self.stalls.sort_unstable_by_key(order);
+        self.stalls.iter_mut().for_each(|wait| wait.name(&occupant));
+        let mut vcpus = std::mem::take(&mut self.vcpus);
+        vcpus.sort_by_key(|vcpu| (vcpu.vcpu, vcpu.tid));
+        let counts = &self.counts;
+        let slots = (0..).map(ReasonIndex).zip(&counts.slots);
+        let slots = slots.filter(|(_, slot)| slot.count > 0 || slot.ns > 0);
+        let exits = slots.map(|(reason, slot)| Exits {
+            reason: reason_name(reason, reasons),
+            count: slot.count,
+            ns: slot.ns,
+        });
+        let mut exits: Vec<Exits> = exits.collect();
+        exits.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.reason.cmp(&b.reason)));
+        let vm = Vm {
+            times: std::mem::take(&mut self.times),
+            wakeups: wakeups(counts.wakeups.histogram()),
+            wakeup_buckets: counts.wakeups.histogram().buckets(),
+            wakeup_classes: *counts.wakeups.classes(),
+            stall_buckets: counts.waits.histogram().buckets(),
+            stall_classes: *counts.waits.classes(),
+            stalls: self.stalls.drain(..).map(|wait| wait.stall).collect(),
+            exits_by_reason: exits,
+            vcpus,
+            ..Vm::default()
+        };
+        self.counts.clear();
+        vm
+    }
 }
 
 /// The name of an exit reason as `analyze` prints it.

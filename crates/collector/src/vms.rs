@@ -42,6 +42,16 @@ pub(crate) enum VmKey {
     Linked(VcpuIndex),
 }
 
+impl VmKey {
+    /// The VM's process.
+    pub(crate) const fn process(self) -> Option<i32> {
+        match self {
+            Self::Process(pid) => Some(pid),
+            _ => None,
+        }
+    }
+}
+
 /// Names of VMs by process, and processes by thread.
 #[derive(Debug, Default)]
 pub(crate) struct KnownVms {

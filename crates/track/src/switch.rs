@@ -195,7 +195,11 @@ impl<O: Observer> Host<O> {
         next_prio: i16,
     ) {
         let now = self.now;
-        let prev = self.threads.find(prev_tid);
+        let current = self.cpus[usize::from(number)].current;
+        let prev = match current.filter(|current| current.tid == prev_tid.0) {
+            Some(current) => current.thread,
+            None => self.threads.find(prev_tid),
+        };
         let mut thread = self.threads.find(next);
         if self.threads.get(thread).dead && thread != prev {
             // A dead task is not switched in: `alloc_pid` gave its id to another one.
