@@ -13,6 +13,7 @@ use stealtime_events::{Context, CpuId, Event, Kind, Tid};
 use stealtime_trace::NameTable;
 
 use super::BpfError;
+use super::due::{Due, Sorter};
 use super::load::Loaded;
 use super::record::{Naming, Record};
 use super::ring::CpuRing;
@@ -215,18 +216,7 @@ struct Cpu {
     losses: Option<u32>,
 }
 
-/// What is not given yet: a record in a ring, or an event that no record has.
-#[derive(Debug, Clone, Copy)]
-struct Due {
-    /// In ns.
-    time: u64,
-    /// The number of the ring, or [`NO_RING`].
-    ring: u32,
-    /// Low bits of the position in the ring, or the number of the event.
-    position: u32,
-}
-
-/// Losses and names are in no ring.
+/// The number of the ring for losses and names, which are in none.
 const NO_RING: u32 = u32::MAX;
 
 /// Records of all CPUs to events in the order of time.
@@ -235,6 +225,7 @@ struct Order {
     cpus: Vec<Cpu>,
     /// Those of each CPU are in the order of its ring.
     due: Vec<Due>,
+    sorter: Sorter,
     /// Events that no record has.
     others: Vec<Event>,
     /// Records from before all programs were attached are left out, in ns.
@@ -252,6 +243,7 @@ impl Order {
             naming: Naming::new(),
             cpus: cpus.collect(),
             due: Vec::new(),
+            sorter: Sorter::default(),
             others: Vec::new(),
             since: begin,
         }
@@ -336,8 +328,7 @@ impl Order {
         rings: &mut [CpuRing],
         take: &mut dyn FnMut(&Event, &NameTable),
     ) {
-        // Runs that are in order already, one of each CPU: the sort merges them.
-        self.due.sort_by_key(|due| due.time);
+        self.sorter.sort(&mut self.due);
         let count = self.due.partition_point(|due| due.time < limit);
         for due in self.due.drain(..count) {
             let Some(ring) = rings.get(due.ring as usize) else {

@@ -18,11 +18,13 @@
 //! | `load` | all programs of a host, loaded and attached |
 //! | `ring` | a CPU's records, shared with the kernel |
 //! | `record` | records to events |
+//! | `due` | what is not given yet, in the order of time |
 //! | `follow` | rings of all CPUs to events in the order of time |
 //! | `error` | why a host cannot be followed by BPF |
 
 mod assembler;
 mod btf;
+mod due;
 mod error;
 mod follow;
 mod load;
