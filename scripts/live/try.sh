@@ -57,4 +57,31 @@ await $quota '25000 100000'
 is $quota '25000 100000'
 cat kill.txt
 run stealtime try --restore
+
+# KILLS=N kills so many trials at random moments, each third one with its watchdog.
+. /test/kills
+# watchdogs PID: children of the process, of which none has a blank in its name.
+watchdogs() { cat /proc/[0-9]*/stat 2>/dev/null | awk -v parent="$1" '$4 == parent { print $1 }'; }
+by_start=0
+n=0
+while [ $n -lt "$KILLS" ]; do
+    n=$((n + 1))
+    stealtime try --set vm.web.cpu_max=max --set kvm.halt_poll_ns_grow_start=9000 --baseline 500ms --turn 500ms \
+        --for 80s --no-prediction --yes >kills.txt 2>&1 &
+    pid=$!
+    sleep $((RANDOM % 5)).$((RANDOM % 10))
+    if [ $((n % 3)) = 0 ]; then
+        kill -STOP $pid
+        for watchdog in $(watchdogs $pid); do kill -9 "$watchdog"; done
+    fi
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    # The watchdog holds the lock while it restores.
+    i=0
+    until stealtime try --restore >restored.txt 2>&1 || [ $i -ge 60 ]; do sleep 0.5; i=$((i + 1)); done
+    if grep -q ' again' restored.txt; then by_start=$((by_start + 1)); fi
+    is $quota '25000 100000'
+    is $parameter "$former"
+done
+[ $n = 0 ] || say "$n kills: the values are back each time, after $by_start of them by the next start"
 stop_vms

@@ -200,7 +200,9 @@ fn too_little_address_space_for_threads_is_refused() {
         let mut command = std::process::Command::new("sh");
         // 384 MiB, in KiB.
         command.args(["-c", "ulimit -v 393216 && exec \"$0\" \"$@\""]);
-        command.arg(env!("CARGO_BIN_EXE_stealtime")).args(&arguments);
+        command
+            .arg(env!("CARGO_BIN_EXE_stealtime"))
+            .args(&arguments);
         let (status, _, error) = run(&mut command);
         assert_eq!(status, Some(2), "{arguments:?}: {error}");
         let message = "address space is limited to 384 MiB, and the threads need ";

@@ -245,16 +245,18 @@ fn what_cannot_be_tried_is_refused_with_reasons() {
     assert_eq!(host.read("proc/119/nice"), "0");
 }
 
-/// A trial that has turned its knob, and runs on for a minute.
-fn turned(host: &FakeHost) -> std::process::Child {
+/// A trial of a minute.
+fn spawn(host: &FakeHost) -> std::process::Child {
     let arguments = ["--set", "vm.web.cpu_weight=300", "--no-prediction", "--yes"];
     let times = ["--turn", "100ms", "--for", "60s"];
     let mut command = host.command(&[&arguments[..], &times].concat());
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+/// The same, when it has turned its knob.
+fn turned(host: &FakeHost) -> std::process::Child {
+    let child = spawn(host);
     await_value(Instant::now(), || host.read(WEIGHT) == "300");
     child
 }
@@ -288,4 +290,78 @@ fn a_signal_ends_the_trial_and_takes_back() {
     );
     assert!(text.contains("by a signal"), "{text}");
     host.assert_as_before();
+}
+
+/// Children of a process.
+fn children(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = tasks
+        .flatten()
+        .map(|task| fs::read_to_string(task.path().join("children")));
+    let found = lists.flat_map(|list| {
+        let list = list.unwrap_or_default();
+        list.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
+fn signal(signal: &str, pid: &str) {
+    let sent = Command::new("kill")
+        .args([signal, pid])
+        .stderr(Stdio::null())
+        .status();
+    sent.expect("kill runs");
+}
+
+/// Kills so many trials at moments spread over their first turns, each third one with its watchdog.
+/// `--restore` is the next start.
+fn kill_trials(number: u64) {
+    let host = FakeHost::new();
+    let mut by_start = 0;
+    for index in 0..number {
+        let mut child = match index % 4 {
+            // It may be killed before anything is turned.
+            0 => spawn(&host),
+            _ => turned(&host),
+        };
+        std::thread::sleep(Duration::from_millis(index * 37 % 211));
+        if index % 3 == 1 {
+            signal("-STOP", &child.id().to_string());
+            children(child.id())
+                .iter()
+                .for_each(|watchdog| signal("-KILL", watchdog));
+        }
+        child.kill().expect("a process");
+        child.wait().expect("its status");
+        let begin = Instant::now();
+        loop {
+            let (status, output, error) = run(&mut host.command(&["--restore"]));
+            by_start += u64::from(output.contains("again"));
+            if status == Some(0) {
+                break;
+            }
+            // The watchdog holds the lock while it restores.
+            assert!(error.contains("runs on this host"), "{error}");
+            assert!(begin.elapsed() < Duration::from_secs(60), "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        host.assert_as_before();
+    }
+    eprintln!("{number} kills, after {by_start} the next start restored");
+    assert!(by_start > 0 && by_start < number);
+}
+
+#[test]
+fn trials_that_are_killed_leave_the_former_values() {
+    kill_trials(6);
+}
+
+#[test]
+#[ignore = "the long form of the one above: cargo test -p stealtime --test all -- --ignored a_hundred_trials"]
+fn a_hundred_trials_that_are_killed() {
+    kill_trials(100);
 }

@@ -92,7 +92,11 @@ impl Metrics {
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, false)?,
             None => {
-                let threads = if listener.is_some() { serve::THREADS } else { 0 };
+                let threads = if listener.is_some() {
+                    serve::THREADS
+                } else {
+                    0
+                };
                 Watched::host(self.interval, &self.collection, threads)?
             }
         };
