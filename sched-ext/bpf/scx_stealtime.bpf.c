@@ -398,7 +398,7 @@ static __always_inline void report_stall(struct task_struct *p, u64 ns)
 /*
  * The bound of a task's wait. A light task waits long by fairness alone: behind it are a lag of at most a
  * slice and a tick, and a slice, each of service. At its share of the CPUs these take longer by the
- * inverse of the share.
+ * inverse of the share. Twice that: ticks come late where the host is itself a guest.
  */
 static __always_inline u64 longest_wait(struct task_struct *p, struct task_ctx *task, u32 domain_index)
 {
@@ -408,7 +408,7 @@ static __always_inline u64 longest_wait(struct task_struct *p, struct task_ctx *
 	u64 fair = 0;
 
 	if (domain && task->weight)
-		fair = st_mul_div(2 * slice_ns + tick_ns, ST_LOAD(domain->weight), task->weight * cpus);
+		fair = st_mul_div(2 * (2 * slice_ns + tick_ns), ST_LOAD(domain->weight), task->weight * cpus);
 	return st_min(st_max(fair, watchdog_ns), 10 * watchdog_ns);
 }
 

@@ -71,7 +71,7 @@ expect "with counters" grep -q '^yields' /tmp/timed.txt
 
 say "a recording under the scheduler"
 few_symbols
-load recorded --watchdog-ms 5000
+load recorded --watchdog-ms 20000
 # Counters are published each second.
 sleep 2
 $STEALTIME record -o /tmp/recorded.dat --seconds 3 >/out/yield/record.txt 2>&1
@@ -84,14 +84,14 @@ expect "and the IPIs that were confirmed" grep -q '"confirmed"' /out/yield/sched
 say "a canary"
 # Field 41 of stat is the policy; the name in parentheses holds no further one.
 extended() { sed 's/.*) //' /proc/$a/task/*/stat | cut -d' ' -f39 | grep -c '^7$'; }
-load canary --canary "VM=$a" --watchdog-ms 5000
+load canary --canary "VM=$a" --watchdog-ms 20000
 sleep 2
 expect "its threads have the policy SCHED_EXT" [ "$(extended)" -ge 4 ]
 unload
 expect "they are the kernel's again" [ "$(extended)" = 0 ]
 
 say "a CPU goes and comes"
-load hotplug --watchdog-ms 5000
+load hotplug --watchdog-ms 20000
 echo 0 >/sys/devices/system/cpu/cpu1/online
 await grep -q 'loading again' /tmp/hotplug.err
 echo 1 >/sys/devices/system/cpu/cpu1/online

@@ -3,6 +3,7 @@
  *   hackbench   8 threads write messages of 100 bytes to each of 8 others in turn, by pipes
  *   membarrier  2 threads order a membarrier of the process again and again, 4 threads compute
  *   sleep       a thread sleeps for 10 ms at a time; work is what its longest delay has grown, in us
+ *   light       the same at nice 19
  *   fifo        a thread of SCHED_FIFO computes on each CPU: all others wait
  * Prints a line each second: messages (or barriers) and work since the last, and the time in ms.
  *
@@ -188,7 +189,9 @@ int main(int count, char **arguments)
 			return 1;
 		for (long id = 0; id < 6; id++)
 			start(id < 2 ? order : compute, id);
-	} else if (!strcmp(arguments[3], "sleep")) {
+	} else if (!strcmp(arguments[3], "sleep") || !strcmp(arguments[3], "light")) {
+		if (arguments[3][0] == 'l' && nice(19) != 19)
+			return 1;
 		start(sleep_again, 0);
 	} else if (!strcmp(arguments[3], "fifo")) {
 		/* Threads inherit the policy. */
