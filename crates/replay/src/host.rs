@@ -160,6 +160,10 @@ pub enum FindsIdle {
     /// The same, but such a CPU looks for others with a probability that the recording shows more or less
     /// well. Each seed has another one that fits.
     AtChance(NewIdle),
+    /// As [`Self::AtChance`] of a host that is a virtual machine itself. Searches that stalled have taken
+    /// long there. A CPU that expects to idle for less than the longest one does not look
+    /// (`max_newidle_lb_cost`).
+    Stalled,
 }
 
 impl FindsIdle {
@@ -169,6 +173,7 @@ impl FindsIdle {
         match recording.release {
             Some(release) if !release.searches_by_utilization() => None,
             Some(release) if !release.skips_newidle() => Some(Self::ByUtilization),
+            _ if !recording.newidle.is_known() && stalls_often(recording) => Some(Self::Stalled),
             _ => Some(Self::AtChance(recording.newidle)),
         }
     }
@@ -177,9 +182,20 @@ impl FindsIdle {
     fn skips_permille(self, seed: u64) -> u16 {
         match self {
             Self::ByUtilization => 0,
+            Self::Stalled => 1_000,
             Self::AtChance(newidle) => newidle.skips_permille(spread_permille(seed, 2)),
         }
     }
+}
+
+/// Stalls per second from which on a CPU that searches is likely to stall. The kernel forgets the longest
+/// search by a hundredth per second.
+const STALLS_PER_S: u64 = 1;
+
+/// Whether CPUs stall: the host is a virtual machine itself.
+fn stalls_often(recording: &Recording) -> bool {
+    let stalls: usize = recording.tasks.iter().map(|task| task.stalls.len()).sum();
+    stalls as u64 * 1_000_000_000 >= STALLS_PER_S * recording.span_ns.max(1)
 }
 
 /// A share for each seed from 1 on, in thousandths. The first few are spread over all shares already (the

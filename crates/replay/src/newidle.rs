@@ -27,7 +27,15 @@ pub struct NewIdle {
 /// often, and looks more or less often then.
 const MOST_TIMES: u64 = 100;
 
+/// Fewer times do not show how often CPUs look.
+const FEW_TIMES: u64 = 10;
+
 impl NewIdle {
+    /// Whether the recording shows how often CPUs look.
+    pub(crate) const fn is_known(self) -> bool {
+        self.pulled.saturating_add(self.skipped) >= FEW_TIMES
+    }
+
     /// The share of times that it went idle, in thousandths, that is as likely to be exceeded as `permille`
     /// says. Without any, all shares are as likely.
     pub(crate) fn skips_permille(self, permille: u16) -> u16 {

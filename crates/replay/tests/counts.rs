@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use common::drawn::{ANY, COUPLED, Choices, Drawn};
 use common::{extracted, record, replayed};
-use stealtime_replay::host::{Assumed, as_recorded};
+use stealtime_replay::host::{Assumed, FindsIdle, as_recorded};
 use stealtime_replay::predict::{Times, demand_ns, replay};
 use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording};
 use stealtime_simulator::config::{Config, VmConfig};
-use stealtime_simulator::script::{Step, Until};
+use stealtime_simulator::script::{Stall, Step, Until};
 use stealtime_simulator::{Collected, run};
 
 use crate::common;
@@ -55,6 +55,26 @@ fn recordings() -> impl Iterator<Item = (Config, Recording, Times)> {
 
 fn config(recording: &Recording, base: &Config, assumed: &Assumed, seed: u64) -> Config {
     as_recorded(recording, base.knobs.clone(), assumed, seed)
+}
+
+#[test]
+fn cpus_that_stall_do_not_look_for_tasks() {
+    let (mut recording, _) = record(&ANY.scenario(1));
+    recording.newidle = Default::default();
+    let unknown = FindsIdle::AtChance(recording.newidle);
+    assert_eq!(FindsIdle::of_recording(&recording), Some(unknown));
+    let stall = Stall {
+        step: 0,
+        after_ns: 0,
+        ns: 1_000_000,
+    };
+    recording.tasks[0].stalls = vec![stall; 10].into();
+    let stalled = FindsIdle::of_recording(&recording);
+    assert_eq!(stalled, Some(FindsIdle::Stalled));
+    // It shows that they look.
+    recording.newidle.pulled = 10;
+    let known = FindsIdle::AtChance(recording.newidle);
+    assert_eq!(FindsIdle::of_recording(&recording), Some(known));
 }
 
 #[test]

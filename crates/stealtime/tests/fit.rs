@@ -285,3 +285,14 @@ fn a_series_is_predicted_from_its_smallest_recording() {
         "{out}"
     );
 }
+
+#[test]
+#[ignore = "half a minute; STEALTIME_TRACES names a folder with the series of docs/fit.md"]
+fn the_page_has_the_output_for_all_series() {
+    let traces = std::env::var("STEALTIME_TRACES").expect("a folder of recordings");
+    let page = include_str!("../../../docs/fit.md");
+    let quoted = page.split("$ stealtime fit --self-test traces/\n").nth(1);
+    let quoted = quoted.and_then(|rest| rest.split("```").next());
+    let (status, out, error) = fit(&["--self-test", &traces]);
+    assert_eq!((status, quoted), (Some(0), Some(out.as_str())), "{error}");
+}
