@@ -34,6 +34,44 @@ fn samples_are_text_or_lines_of_json() {
     }
 }
 
+/// A window that is closed, or a connection that breaks.
+#[test]
+fn the_screen_ends_with_its_terminal() {
+    use rustix::pty;
+    // A child that had this side, too, would keep the terminal.
+    let flags = pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY | pty::OpenptFlags::CLOEXEC;
+    let master = pty::openpt(flags).expect("a terminal");
+    pty::grantpt(&master).expect("granted");
+    pty::unlockpt(&master).expect("unlocked");
+    let name = pty::ptsname(&master, Vec::new()).expect("its name");
+    let path = std::path::Path::new(name.to_str().expect("a path"));
+    let open = || std::fs::File::options().read(true).write(true).open(path);
+    let slave = open().expect("the other side");
+    let size = rustix::termios::Winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(&slave, size).expect("a size");
+    let mut top = stealtime(&["top", "--replay", RECORDING])
+        .stdin(open().expect("keys"))
+        .stdout(open().expect("a screen"))
+        .stderr(slave)
+        .spawn()
+        .expect("started");
+    let mut screen = std::fs::File::from(master);
+    let mut shown = Vec::new();
+    while !String::from_utf8_lossy(&shown).contains("web") {
+        let mut part = [0; 4096];
+        let len = screen.read(&mut part).expect("a screen");
+        shown.extend_from_slice(&part[..len]);
+    }
+    drop(screen);
+    let status = top.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0));
+}
+
 /// What `scx_stealtime` publishes, with a name that a terminal must not see as it is.
 const SCHEDULER: &str = r#"{"version":1,"pid":7,"all_tasks":true,"yields":"receiver\u001b[31m",
     "counts":{"yield_directed":30,"yield_receiver":20,"yield_nominee":4,"refused_guard":6,
