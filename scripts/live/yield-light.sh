@@ -2,7 +2,6 @@
 . /test/lib.sh
 hold_patches
 . /test/yield-lib.sh
-mkdir -p /out/yield
 guest a '' 4 9999 ipi; a=$!
 guest b '' 4 9999 hog; b=$!
 sleep 3
