@@ -384,6 +384,8 @@ pub(crate) struct Measured {
     pub(crate) vcpus: Vec<usize>,
     /// CPU time of each VM in halts, in ms per second.
     in_halts: Vec<f64>,
+    /// Whether each VM has wakeups: without, its latencies are unknown.
+    has_wakeups: Vec<bool>,
     /// Waiting of tasks that are no vCPUs, in ms per second. Threads of copies are none of them.
     pub(crate) others_ready: f64,
     /// What they ran, in ms per second.
@@ -408,6 +410,7 @@ impl Measured {
             QUANTITIES.map(|quantity| quantity.3(&vcpus, span))
         };
         let in_halts = |vm| of_span(&of_vm(times, vm), span, |time| time.in_halts_ns);
+        let has_wakeups = |vm| of_vm(times, vm).iter().any(|time| !time.wakeups.is_empty());
         let rate = |ns: u64| ns as f64 / span * 1_000.0;
         let copies = times.vm_threads.range(vms..).map(|entry| *entry.1);
         let copies_work: u64 = copies.clone().map(|times| times.run_ns).sum();
@@ -418,6 +421,7 @@ impl Measured {
             vms: (0..vms).map(quantities).collect(),
             vcpus: (0..vms).map(|vm| of_vm(times, vm).len()).collect(),
             in_halts: (0..vms).map(in_halts).collect(),
+            has_wakeups: (0..vms).map(has_wakeups).collect(),
             others_ready: rate(recorded.ready_ns),
             others_work: rate(recorded.run_ns),
             others: recorded,
@@ -498,7 +502,12 @@ impl Measured {
         self.value(vm, READY)
     }
 
-    /// The 99th percentile of a VM's wakeups, in us.
+    /// Whether a VM has wakeups, so that their latency is known.
+    pub(crate) fn has_wakeups(&self, vm: usize) -> bool {
+        value_or_default(&self.has_wakeups, vm)
+    }
+
+    /// The 99th percentile of a VM's wakeups, in us; 0 without any.
     pub(crate) fn wakeup_p99(&self, vm: usize) -> f64 {
         self.value(vm, WAKEUP_P99)
     }
@@ -517,6 +526,9 @@ impl Measured {
                 .collect(),
             in_halts: places()
                 .map(|vm| value_or_default(&self.in_halts, vm))
+                .collect(),
+            has_wakeups: places()
+                .map(|vm| value_or_default(&self.has_wakeups, vm))
                 .collect(),
             vms: places().map(|vm| value_or_default(&self.vms, vm)).collect(),
             ..self

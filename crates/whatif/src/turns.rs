@@ -16,6 +16,9 @@ use crate::plan::{Change, Plan};
 use crate::recorded::Recorded;
 use crate::result::{Measured, Variant};
 
+/// The quantity that is a latency.
+const WAKEUP_P99: &str = "wakeup p99";
+
 /// A figure of the turns. Its values are means over the slices of a turn.
 #[derive(Debug, Clone, Serialize)]
 pub struct TurnFigure {
@@ -70,6 +73,8 @@ pub struct SeenTurns {
     pub shown: Shown,
     /// VMs that some slices lack, with the number of slices: their values are those of the others.
     pub missing: Vec<(String, usize)>,
+    /// VMs that never wake in some slices, with the number of slices: the latency is of the others.
+    pub without_wakeups: Vec<(String, usize)>,
     /// Events that were lost, over all slices.
     pub lost: u64,
 }
@@ -81,6 +86,13 @@ struct Slice {
     measured: Measured,
     present: Vec<bool>,
     lost: u64,
+}
+
+impl Slice {
+    /// Whether it tells a figure of a VM.
+    fn has(&self, vm: usize, quantity: &str) -> bool {
+        self.present[vm] && (quantity != WAKEUP_P99 || self.measured.has_wakeups(vm))
+    }
 }
 
 /// The slices of all turns, measured by the VMs of the baseline. Even turns are without the change.
@@ -129,7 +141,8 @@ impl<'b> RecordedTurns<'b> {
             let vcpus = self.base.answers.vcpus.iter();
             let vcpus = vcpus.filter(|time| time.vm == *name).count();
             let of_vm = |quantity, better, value: &dyn Fn(&Measured) -> f64| {
-                let values = |is_changed| self.values(pairs, is_changed, Some(vm), value);
+                let counts = |slice: &Slice| slice.has(vm, quantity);
+                let values = |is_changed| values(&self.slices, pairs, is_changed, &counts, value);
                 let mut figure = figure(name, quantity, better, vcpus, values)?;
                 figure.vm_guessed = self.base.is_guessed(vm);
                 Some(figure)
@@ -141,7 +154,7 @@ impl<'b> RecordedTurns<'b> {
             let work = work.map(TurnFigure::deciding_as_loss);
             let predicted = effects.map(|effects| &effects.work);
             figures.extend(work.map(|figure| figure.next_to(predicted, 1.0)));
-            let p99 = of_vm("wakeup p99", Better::Lower, &|m| m.wakeup_p99(vm));
+            let p99 = of_vm(WAKEUP_P99, Better::Lower, &|m| m.wakeup_p99(vm));
             let predicted = effects.map(|effects| &effects.wakeup_p99_us);
             figures.extend(p99.map(|figure| figure.next_to(predicted, 1.0)));
         }
@@ -153,57 +166,68 @@ impl<'b> RecordedTurns<'b> {
             pairs,
             shown: Shown::new(&figures),
             figures,
-            missing: self.missing(),
+            missing: self.lacking(|slice, vm| !slice.present[vm]),
+            without_wakeups: self
+                .lacking(|slice, vm| slice.present[vm] && !slice.measured.has_wakeups(vm)),
             lost: self.slices.iter().map(|slice| slice.lost).sum(),
         })
     }
 
     fn add_host(&self, pairs: usize, variant: Option<&Variant>, figures: &mut Vec<TurnFigure>) {
         let vcpus = self.base.answers.vcpus.len();
-        let of_host = |subject, quantity, value: &dyn Fn(&Measured) -> f64| {
-            let values = |is_changed| self.values(pairs, is_changed, None, value);
-            figure(subject, quantity, Better::Lower, vcpus, values)
-        };
-        let halts = of_host("host", "halts", &Measured::all_in_halts);
         let freed = variant.map(|variant| &variant.gain.cpu_freed);
+        let halts = halts(&self.slices, pairs, vcpus);
         figures.extend(halts.map(|figure| figure.next_to(freed, -1.0)));
-        let tasks = of_host(gain::HOST_TASKS, "waiting", &|m| m.others_ready);
+        let waiting = |m: &Measured| m.others_ready;
+        let waiting = |is_changed| values(&self.slices, pairs, is_changed, &|_| true, &waiting);
+        let tasks = figure(gain::HOST_TASKS, "waiting", Better::Lower, vcpus, waiting);
         let tasks = tasks.map(TurnFigure::deciding_as_loss);
         let predicted = variant.map(|variant| &variant.gain.host_tasks);
         figures.extend(tasks.map(|figure| figure.next_to(predicted, -1.0)));
     }
 
-    /// A value in each turn of a side: the mean over its slices with the VM. Pairs of turns without such a
-    /// slice are left out.
-    fn values(
-        &self,
-        pairs: usize,
-        is_changed: bool,
-        vm: Option<usize>,
-        value: &dyn Fn(&Measured) -> f64,
-    ) -> Vec<f64> {
-        let mean = |turn: usize| {
-            let slices = self.slices.iter().filter(|slice| slice.turn == turn);
-            let is_present = |slice: &&Slice| vm.is_none_or(|vm| slice.present[vm]);
-            let values = slices
-                .filter(is_present)
-                .map(|slice| value(&slice.measured));
-            Some(estimate(&values.collect::<Vec<f64>>())?.mean)
-        };
-        let pairs = (0..pairs).filter_map(|pair| Some((mean(2 * pair)?, mean(2 * pair + 1)?)));
-        pairs
-            .map(|(unchanged, changed)| if is_changed { changed } else { unchanged })
-            .collect()
-    }
-
-    fn missing(&self) -> Vec<(String, usize)> {
+    /// VMs for which slices lack something, with the number of slices.
+    fn lacking(&self, lacks: impl Fn(&Slice, usize) -> bool) -> Vec<(String, usize)> {
         let vms = self.base.vms.iter().enumerate();
-        let missing = vms.map(|(vm, name)| {
-            let absent = self.slices.iter().filter(|slice| !slice.present[vm]);
-            (name.clone(), absent.count())
+        let lacking = vms.map(|(vm, name)| {
+            let slices = self.slices.iter().filter(|slice| lacks(slice, vm));
+            (name.clone(), slices.count())
         });
-        missing.filter(|(_, slices)| *slices > 0).collect()
+        lacking.filter(|(_, slices)| *slices > 0).collect()
     }
+}
+
+/// A value in each turn of a side: the mean over the slices that count. Pairs of turns without such a slice
+/// are left out.
+fn values(
+    slices: &[Slice],
+    pairs: usize,
+    is_changed: bool,
+    counts: &dyn Fn(&Slice) -> bool,
+    value: &dyn Fn(&Measured) -> f64,
+) -> Vec<f64> {
+    let mean = |turn: usize| {
+        let slices = slices.iter();
+        let slices = slices.filter(|slice| slice.turn == turn && counts(slice));
+        let values = slices.map(|slice| value(&slice.measured));
+        Some(estimate(&values.collect::<Vec<f64>>())?.mean)
+    };
+    let pairs = (0..pairs).filter_map(|pair| Some((mean(2 * pair)?, mean(2 * pair + 1)?)));
+    pairs
+        .map(|(unchanged, changed)| if is_changed { changed } else { unchanged })
+        .collect()
+}
+
+/// CPU time in halts of all VMs. It decides as a loss unless they are spared more waiting, as in predictions.
+fn halts(slices: &[Slice], pairs: usize, vcpus: usize) -> Option<TurnFigure> {
+    let of_host = |quantity, value: &dyn Fn(&Measured) -> f64| {
+        let values = |is_changed| values(slices, pairs, is_changed, &|_| true, value);
+        figure("host", quantity, Better::Lower, vcpus, values)
+    };
+    let net = of_host("net", &|m| m.all_ready() + m.all_in_halts())?;
+    let mut halts = of_host("halts", &Measured::all_in_halts)?;
+    halts.decides &= halts.word != Word::Worse || net.word != Word::Better;
+    Some(halts)
 }
 
 /// The largest difference between values.
@@ -244,7 +268,7 @@ fn figure(
     let observed = change(&unchanged, &changed)?;
     let spread = spread(&unchanged).max(spread(&changed));
     let former = estimate(&unchanged)?;
-    let is_latency = quantity == "wakeup p99";
+    let is_latency = quantity == WAKEUP_P99;
     let is_relevant = match is_latency {
         true => gain::is_relevant_latency(observed.mean, former.mean),
         false => gain::is_relevant(observed.mean, vcpus),
@@ -336,6 +360,8 @@ pub fn host_changes(
 
 #[cfg(test)]
 mod tests {
+    use stealtime_replay::predict::{Times, VcpuTimes};
+
     use super::*;
 
     #[test]
@@ -370,5 +396,61 @@ mod tests {
         );
         assert_eq!(word(&[100.0], &[50.0]), Some((Word::Unknown, None)));
         assert_eq!(word(&[], &[]), None);
+    }
+    /// A slice of 1 s with one VM of one vCPU.
+    fn slice(turn: usize, ready_ns: u64, in_halts_ns: u64, wakeups: &[u64]) -> Slice {
+        let vcpu = VcpuTimes {
+            run_ns: 1_000_000_000 - ready_ns,
+            ready_ns,
+            in_halts_ns,
+            wakeups: wakeups.to_vec(),
+            ..VcpuTimes::default()
+        };
+        let times = Times {
+            vcpus: vec![vcpu],
+            ..Times::default()
+        };
+        Slice {
+            turn,
+            measured: Measured::new(&times, 1, 1_000_000_000),
+            present: vec![true],
+            lost: 0,
+        }
+    }
+
+    #[test]
+    fn slices_without_wakeups_have_no_latency() {
+        let counts = |slice: &Slice| slice.has(0, WAKEUP_P99);
+        let p99 = |slices: &[Slice], is_changed| {
+            values(slices, 1, is_changed, &counts, &|m| m.wakeup_p99(0))
+        };
+        let late = slice(0, 900_000_000, 0, &[]);
+        let woken = slice(0, 500_000_000, 0, &[20_000]);
+        let changed = slice(1, 0, 0, &[40_000]);
+        let slices = [late, woken, changed];
+        assert_eq!(p99(&slices, false), [20.0]);
+        assert_eq!(p99(&slices, true), [40.0]);
+        // Without a latency as it is there is nothing to compare with.
+        let [late, _, changed] = slices;
+        assert_eq!(p99(&[late, changed], true).len(), 0);
+    }
+
+    #[test]
+    fn more_time_in_halts_counts_unless_waiting_that_is_spared_exceeds_it() {
+        let decides = |ready_ns: [u64; 2], in_halts_ns: [u64; 2]| {
+            let slices = (0..4).map(|turn| {
+                let side = turn % 2;
+                slice(turn, ready_ns[side], in_halts_ns[side], &[1_000])
+            });
+            let slices: Vec<Slice> = slices.collect();
+            halts(&slices, 2, 1).map(|figure| (figure.word, figure.decides))
+        };
+        let more = [1_000_000, 40_000_000];
+        let spared = decides([900_000_000, 100_000_000], more);
+        assert_eq!(spared, Some((Word::Worse, false)));
+        let polled = decides([30_000_000, 10_000_000], more);
+        assert_eq!(polled, Some((Word::Worse, true)));
+        let freed = decides([10_000_000, 10_000_000], [40_000_000, 1_000_000]);
+        assert_eq!(freed, Some((Word::Better, true)));
     }
 }

@@ -170,6 +170,10 @@ fn table(output: &mut String, name: &str, compared: &SeenTurns) {
         let line = format!("{vm} is not in {slices} slices: its figures are of the others.");
         paragraph(output, "  ", &line);
     }
+    for (vm, slices) in &compared.without_wakeups {
+        let line = format!("{vm} never wakes in {slices} slices: they have no wakeup p99.");
+        paragraph(output, "  ", &line);
+    }
     if compared.lost > 0 {
         let line = format!(
             "{} events were lost: figures are of what was recorded.",
