@@ -144,3 +144,21 @@ pub mod exit_reason {
     /// The preemption timer.
     pub const PREEMPTION_TIMER: u16 = 52;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Masks of the SDM's bit positions, as a debugger shows these fields.
+    #[test]
+    fn controls_have_the_bits_of_the_manual() {
+        let bits = |c: Controls| [c.pin_based, c.primary, c.secondary, c.exit];
+        assert_eq!(bits(POSTING), [0x81, 0x8020_0000, 0x310, 0x8000]);
+        assert_eq!(bits(PREEMPTION_TIMER), [0x40, 0, 0, 0]);
+        assert_eq!(bits(PAUSE_LOOPS), [0, 0x8000_0000, 0x400, 0]);
+        assert_eq!(bits(TSC), [0, 0x8000_0008, 0x200_0000, 0]);
+        let every = POSTING.and(PREEMPTION_TIMER).and(PAUSE_LOOPS).and(TSC);
+        assert_eq!(bits(every), [0xc1, 0x8020_0008, 0x200_0710, 0x8000]);
+        assert_eq!(every.and(every), every);
+    }
+}

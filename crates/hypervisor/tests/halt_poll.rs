@@ -1,6 +1,9 @@
 //! Halt polling: the window over typical guests, caps, and knobs that change meanwhile.
 //! (Every decision is held by the golden family `halt-poll`.)
 
+use std::cell::Cell;
+
+use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::halt_poll::{Adaptation, HaltEnd, HaltPoll, HaltPollKnobs, PollTurn};
 
 const KNOBS: HaltPollKnobs = HaltPollKnobs {
@@ -37,6 +40,56 @@ fn short_sleeps_grow_and_long_ones_shrink() {
     let shrunk: Vec<u32> = (0..6).map(|_| halts(&mut vcpu, &KNOBS, &long).1).collect();
     assert_eq!(shrunk, [80_000, 40_000, 20_000, 10_000, 0, 0]);
     assert_eq!(halts(&mut vcpu, &KNOBS, &long).0, Adaptation::Kept);
+}
+
+/// `kvm_vcpu_halt` shrinks above the cap, and grows below it.
+#[test]
+fn a_sleep_as_long_as_the_cap_changes_nothing() {
+    let mut vcpu = HaltPoll::default();
+    halts(&mut vcpu, &KNOBS, &slept(150_000));
+    for (halt_ns, after) in [
+        (200_000, (Adaptation::Kept, 10_000)),
+        (200_001, (Adaptation::Shrunk, 0)),
+        (200_000, (Adaptation::Kept, 0)),
+        (199_999, (Adaptation::Grown, 10_000)),
+    ] {
+        assert_eq!(halts(&mut vcpu, &KNOBS, &slept(halt_ns)), after);
+    }
+}
+
+#[derive(Default)]
+struct Invalid(Cell<u32>);
+
+impl Events for Invalid {
+    fn halt_poll_invalid(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// `halt_poll_invalid` counts polls that end for another vCPU.
+#[test]
+fn an_invalid_wakeup_counts_where_polling_saw_it() {
+    for (polls, waited, valid_wakeup, count) in [
+        (true, false, false, 1),
+        (true, true, false, 0),
+        (true, false, true, 0),
+        (true, true, true, 0),
+        (false, false, false, 0),
+    ] {
+        let mut vcpu = HaltPoll::default();
+        if polls {
+            halts(&mut vcpu, &KNOBS, &slept(150_000));
+        }
+        let halt = vcpu.begin(&KNOBS, true);
+        let end = HaltEnd {
+            waited,
+            valid_wakeup,
+            ..slept(5_000)
+        };
+        let invalid = Invalid::default();
+        let _ = vcpu.end(&KNOBS, &halt, &end, &invalid);
+        assert_eq!(invalid.0.get(), count, "{polls} {waited} {valid_wakeup}");
+    }
 }
 
 #[test]

@@ -4,6 +4,9 @@ use super::queues::LEAST_SLICE_NS;
 use super::*;
 use crate::fair::Block;
 
+mod model;
+mod plain;
+
 const MS: u64 = 1_000_000;
 
 struct Host {

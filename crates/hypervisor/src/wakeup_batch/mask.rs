@@ -189,3 +189,81 @@ impl Iterator for Bits {
         Some(bit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    proptest! {
+        /// Each operation does as that of a sorted set, of numbers up to the storage.
+        #[test]
+        fn a_mask_is_a_set(steps in prop::collection::vec((0u8..6, 0u32..200), 0..150)) {
+            let mut mask = CpuMask::empty(vec![u64::MAX; 3]);
+            let mut set = BTreeSet::new();
+            prop_assert_eq!(mask.capacity(), 192);
+            for (step, cpu) in steps {
+                match step {
+                    0..3 => {
+                        prop_assert_eq!(mask.insert(cpu), cpu < 192);
+                        if cpu < 192 {
+                            set.insert(cpu);
+                        }
+                    }
+                    3 => prop_assert_eq!(mask.take(cpu), set.remove(&cpu)),
+                    4 => {
+                        mask.remove(cpu);
+                        set.remove(&cpu);
+                    }
+                    _ => {
+                        let mut asked = Vec::new();
+                        let all: Vec<u32> = set.iter().copied().collect();
+                        let keeps = |other: u32| other % 7 != cpu % 7;
+                        mask.retain(|other| {
+                            asked.push(other);
+                            keeps(other)
+                        });
+                        set.retain(|other| keeps(*other));
+                        prop_assert_eq!(asked, all);
+                    }
+                }
+                prop_assert_eq!(mask.contains(cpu), set.contains(&cpu));
+                prop_assert!(mask.iter().eq(set.iter().copied()));
+                prop_assert_eq!(mask.count() as usize, set.len());
+                prop_assert_eq!(mask.highest(), set.last().copied());
+                prop_assert_eq!(mask.is_empty(), set.is_empty());
+            }
+            mask.clear();
+            prop_assert!(mask.is_empty());
+        }
+
+        /// What is taken out by way of a word in a register is gone from the set, and nothing else.
+        #[test]
+        fn taking_leaves_the_rest(
+            members in prop::collection::btree_set(0u32..192, 0..60),
+            steps in prop::collection::vec((any::<bool>(), 0u32..200), 0..60),
+        ) {
+            let mut mask = CpuMask::empty([0; 3]);
+            let mut set = members.clone();
+            for cpu in members {
+                mask.insert(cpu);
+            }
+            let mut taking = Taking::from(&mut mask);
+            for (takes, cpu) in steps {
+                if takes {
+                    prop_assert_eq!(taking.take(cpu), set.remove(&cpu));
+                } else {
+                    prop_assert_eq!(taking.next_from(cpu), set.range(cpu..).next().copied());
+                }
+            }
+            drop(taking);
+            prop_assert!(mask.iter().eq(set));
+        }
+    }
+}

@@ -132,6 +132,36 @@ fn a_broken_cntvoff_traps_the_virtual_counter_as_well() {
     assert_eq!((cval, cval_in_guest(cval, 7)), (5, u64::MAX - 1));
 }
 
+/// Bits of `CNTHCTL_EL2` by the Arm ARM: EL1PCTEN and EL1PCEN are 0 and 1, with `E2H` 10 and 11. ECV is 12,
+/// EL1TVT and EL1TVCT are 13 and 14.
+#[test]
+fn cnthctl_has_the_bits_of_the_architecture() {
+    let ecv = Cpu {
+        ecv_cntpoff: true,
+        ..VHE
+    };
+    let nvhe = Cpu {
+        mode: Mode::Nvhe,
+        ..VHE
+    };
+    let broken = Cpu {
+        broken_cntvoff: true,
+        ..VHE
+    };
+    for (cpu, offset, set, clear) in [
+        (VHE, 0, 0xc00, 0x6000),
+        (VHE, 1, 0, 0x6c00),
+        (ecv, 1, 0x1c00, 0x6000),
+        (nvhe, 0, 0x1, 0x6002),
+        (nvhe, 1, 0, 0x6003),
+        (broken, 0, 0x6c00, 0),
+    ] {
+        let entry = on_entry(cpu, 9, offset);
+        let bits = (entry.cnthctl_set, entry.cnthctl_clear);
+        assert_eq!(bits, (set, clear), "{cpu:?} {offset}");
+    }
+}
+
 /// The syndrome of `MRS Xrt, S3_3_C14_C0_op2`.
 fn mrs(op2: u64, rt: u64) -> u64 {
     EC_SYS64 << 26 | 3 << 20 | op2 << 17 | 3 << 14 | 14 << 10 | rt << 5 | 1
@@ -170,4 +200,20 @@ fn a_generic_timer_migrates_with_the_signs_reversed() {
     assert_eq!(migrate(from, side(1, 24_000_000), 0, 0, 0), Err(mismatch));
     let zero = CounterMigrationError::FrequencyZero { hz: 0 };
     assert_eq!(migrate(side(1, 0), side(1, 0), 0, 0, 0), Err(zero));
+}
+
+/// Each bit of the syndrome matters, but for the general register and those that name no register.
+#[test]
+fn a_bit_of_the_syndrome_makes_another_register() {
+    let read = |esr| serve_read(esr, false, 1000, 30, 4);
+    let served = read(mrs(1, 3)).unwrap();
+    for bit in 0..32 {
+        let other = read(mrs(1, 3) ^ 1 << bit);
+        match bit {
+            5..=9 => assert_eq!(other.unwrap().value, served.value, "Rt"),
+            // Op2 5 is the self-synchronising twin; bits 22 to 24 are reserved, 25 is the length.
+            19 | 22..=25 => assert_eq!(other, Some(served), "bit {bit}"),
+            _ => assert_eq!(other, None, "bit {bit}"),
+        }
+    }
 }

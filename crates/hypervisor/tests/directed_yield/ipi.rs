@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use stealtime_hypervisor::ipi_tracking::{
     Awaited, Delivery, EoiRule, HintSource, IpiContext, IpiKnobs, NoSuchVcpu, NotRecorded, Unicast,
-    confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, withdraw_hint,
+    confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, settle, withdraw_hint,
 };
 
 type Contexts = Vec<IpiContext<Cell<u64>>>;
@@ -81,7 +81,9 @@ fn delivered(sender: Option<u32>, icr_low: u32, results: &[(u32, i32)]) -> Resul
 #[test]
 fn yield_sloppy_12_only_unicast_fixed_ipis_are_recorded() {
     let fixed = icr(0, 0, 0xfb);
-    assert_eq!(delivered(Some(0), fixed, &[(2, 1)]), Ok(()));
+    for icr_low in [fixed, icr(0, 0, 16)] {
+        assert_eq!(delivered(Some(0), icr_low, &[(2, 1)]), Ok(()));
+    }
     let several = [(1, 1), (2, 1)];
     let cases = [
         (Some(0), fixed, &several[..], NotRecorded::SeveralReceivers),
@@ -281,9 +283,42 @@ proptest! {
                 let expected = plain[sender as usize].outgoing.filter(|&(_, _, pending, time)| {
                     pending && now - time <= 50_000_000
                 });
-                prop_assert_eq!(waits(&c, sender, now), expected.map(|o| o.0));
+                let expected = expected.map(|(receiver, vector, _, time_ns)| Awaited {
+                    receiver,
+                    source: HintSource::Ipi { vector },
+                    time_ns,
+                });
+                prop_assert_eq!(confirmed_receiver(&c, &KNOBS, sender, now), expected);
             }
         }
+    }
+}
+
+/// At a time with low bits of 0, as in the record of vCPU 0.
+#[test]
+fn a_settled_record_is_none_and_its_name_stays() {
+    let (c, now) = (contexts(3), 1 << 30);
+    send(&c, 0, 1, 0xfb, now);
+    assert_eq!(settle(&c, 1, 0xec), Ok(false), "another vector");
+    assert_eq!(settle(&c, 2, 0xfb), Ok(false), "another receiver");
+    assert_eq!(settle(&c, 1, 0xfb), Ok(true));
+    assert_eq!(settle(&c, 1, 0xfb), Ok(false), "once");
+    assert_eq!(c[1].last_sender(), Some(0));
+    assert_eq!((c[0].awaited(), withdraw_hint(&c, 0)), (None, Ok(false)));
+    assert_eq!(settle(&c, 3, 0xfb), Err(NoSuchVcpu { vcpu: 3, vcpus: 3 }));
+}
+
+#[test]
+fn version_2_asks_for_the_receiver_and_the_age() {
+    let c = contexts(3);
+    send(&c, 0, 1, 0xfb, NOW);
+    send(&c, 0, 2, 0xfb, NOW);
+    assert!(!ends(&c, &V2, 1, 0xfb), "it waits for another one");
+    assert_eq!(waits(&c, 0, NOW), Some(2));
+    let window_ns = KNOBS.ipi_window_ns;
+    for (age_ns, settles) in [(window_ns, true), (window_ns + 1, false)] {
+        send(&c, 0, 1, 0xfb, NOW - age_ns);
+        assert_eq!(ends(&c, &V2, 1, 0xfb), settles);
     }
 }
 

@@ -3,7 +3,7 @@
 use stealtime_hypervisor::directed_yield::{
     CandidateOrder, LastBoosted, Reason, YieldKnobs, YieldTo,
 };
-use stealtime_hypervisor::ipi_tracking::{IpiKnobs, guest_hint};
+use stealtime_hypervisor::ipi_tracking::{IpiKnobs, NoSuchVcpu, guest_hint};
 
 use crate::vm::{Vm, named};
 
@@ -69,6 +69,28 @@ fn a_counter_for_an_index_goes_round_no_more() {
     vm.preempt(2, true);
     // From 1: one step to 2; from 2: none.
     assert_eq!([0; 3].map(|_| last(&mut vm)), [1, 0, 1]);
+    // Around the end of the array: from 4 to 2 are four steps, and from 5 three.
+    vm.vcpus[2].state.sched_in();
+    vm.preempt(5, true);
+    assert_eq!(last(&mut vm), 3);
+    vm.vcpus[5].state.sched_in();
+    vm.preempt(2, true);
+    assert_eq!([0; 3].map(|_| last(&mut vm)), [4, 3, 4]);
+}
+
+/// A vCPU that is created, but not online: it cannot spin, and the search does not come to it.
+#[test]
+fn vcpus_that_are_not_online_neither_spin_nor_run() {
+    let mut vm = Vm::new(4, priority());
+    vm.ipi(0, 3);
+    vm.preempt(3, true);
+    vm.offline = 1;
+    assert_eq!(vm.boosted(0), None);
+    vm.preempt(1, true);
+    assert_eq!(vm.boosted(0), Some((1, Reason::Preempted)));
+    let (yields, knobs) = (vm.yields.clone(), vm.knobs);
+    let refused = yields.on_spin(&mut vm, &knobs, 3, true, 0, &());
+    assert_eq!(refused, Err(NoSuchVcpu { vcpu: 3, vcpus: 3 }));
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub(crate) struct Vcpu {
 #[derive(Clone)]
 pub(crate) struct Vm {
     pub(crate) vcpus: Vec<Vcpu>,
+    /// How many of them, at the end, are not online.
+    pub(crate) offline: u32,
     pub(crate) contexts: Vec<IpiContext<Cell<u64>>>,
     /// What `yield_to` answers, in order; `Yielded` beyond the end.
     pub(crate) answers: Vec<YieldTo>,
@@ -35,6 +37,7 @@ impl Vm {
     pub(crate) fn new(vcpus: usize, knobs: YieldKnobs) -> Self {
         Self {
             vcpus: vec![Vcpu::default(); vcpus],
+            offline: 0,
             contexts: vec![IpiContext::new(); vcpus],
             answers: Vec::new(),
             asked: Vec::new(),
@@ -100,7 +103,7 @@ impl YieldHost for Vm {
     type Word = Cell<u64>;
 
     fn online_vcpus(&self) -> u32 {
-        self.vcpus.len() as u32
+        self.vcpus.len() as u32 - self.offline
     }
     fn state(&self, vcpu: u32) -> Option<&YieldState<Cell<u64>>> {
         self.vcpus.get(vcpu as usize).map(|v| &v.state)

@@ -1,7 +1,7 @@
 //! The batch: items 1–6, 15 and 16, and bad input.
 
 use stealtime_hypervisor::wakeup_batch::icr::{ApicMode, IcrError};
-use stealtime_hypervisor::wakeup_batch::{Batch, Cpus, Finished, RaiseError};
+use stealtime_hypervisor::wakeup_batch::{Batch, Cpus, Finished, RaiseError, raise_mask_now};
 
 use crate::machine::{ALL_BUT_SELF, Machine, SCHEDULE, mask, to};
 
@@ -167,6 +167,21 @@ fn requests_that_cannot_be() {
     let mut targets = mask([70]);
     let raised = batch.raise_mask(cpus, context, &mut targets, 3, &mut icr, &());
     assert_eq!(raised, Err(beyond));
+    let beyond = RaiseError::BeyondMask {
+        cpu: 64,
+        capacity: 64,
+    };
+    assert_eq!(
+        batch.raise(cpus, context, 64, 3, &mut icr, &()),
+        Err(beyond)
+    );
+    // Refused before any bit is set, in a batch and without one.
+    for (targets, nr, refusal) in [([1, 8], 3, stranger), ([1, 2], 32, none)] {
+        let raised = batch.raise_mask(cpus, context, &mut mask(targets), nr, &mut icr, &());
+        assert_eq!(raised, Err(refusal));
+        let raised = raise_mask_now(cpus, context, &mut mask(targets), nr, &mut icr, &());
+        assert_eq!(raised, Err(refusal));
+    }
     assert!(m.words.iter().all(|word| word.pending() == 0));
     let mut tiny = Batch::new(0, []);
     tiny.begin().unwrap();

@@ -25,3 +25,6 @@ pub(crate) fn groups(sched: &Sched) -> bool {
         (load, runnable) == group.totals()
     })
 }
+
+#[cfg(test)]
+mod tests;
