@@ -106,4 +106,23 @@ expect "its instance is left, and records nothing" [ "$(instances) $(cat $T/inst
 $STEALTIME top --collector tracefs --batch --for 1s >/dev/null 2>/out/top/after-kill.txt
 expect "the next start says that it removes it" grep -q 'removed a tracing instance' /out/top/after-kill.txt
 expect "no instance is left" [ "$(instances)" = 0 ]
+
+# Last: a kernel is not unlocked again.
+say "a kernel that is locked down"
+mount -t securityfs none /sys/kernel/security
+lock() { echo "$1" >/sys/kernel/security/lockdown; }
+locked() { "$@" >/dev/null 2>/out/top/locked.txt; }
+lock integrity
+for collector in bpf tracefs; do
+    expect "integrity leaves $collector" locked $STEALTIME top --collector $collector --batch --for 1s
+done
+lock confidentiality
+locked_file=/out/top/locked.dat
+for collecting in "top --collector bpf --batch --for 1s" "top --batch --for 1s" "record -o $locked_file --seconds 1"; do
+    locked $STEALTIME $collecting
+    expect "confidentiality refuses: $collecting" [ $? = 2 ]
+    cat /out/top/locked.txt
+    expect "the message names it" grep -q 'locked down (confidentiality)' /out/top/locked.txt
+done
+expect "it leaves record --perf" locked $STEALTIME record --perf -o $locked_file --seconds 1
 stop_vms

@@ -48,6 +48,18 @@ pub enum RecordError {
         /// The mode of `/sys/kernel/security/lockdown`, unless `none`.
         lockdown: Option<String>,
     },
+    /// The kernel is locked down in the mode that leaves tracefs without files.
+    #[error(
+        "{}: the kernel is locked down ({CONFIDENTIALITY}), which forbids to {doing}: \
+         `stealtime record --perf` is still allowed; or boot it with lockdown=integrity",
+        path.display()
+    )]
+    LockedDown {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+    },
     /// tracefs is mounted read-only, as container runtimes mount /sys.
     #[error(
         "{}: tracefs is mounted read-only here, as in a container: record on the host itself, or by \
@@ -142,15 +154,22 @@ impl RecordError {
         doing: &'static str,
         source: io::Error,
         is_root: bool,
-        lockdown: impl FnOnce() -> Option<String>,
+        lockdown: impl Fn() -> Option<String>,
     ) -> Self {
         let path = path.to_owned();
+        let mode = || lockdown().filter(|_| is_root);
         match source.kind() {
+            // A folder of tracefs that cannot have its files is not made: EINVAL.
+            io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+                if mode().as_deref() == Some(CONFIDENTIALITY) =>
+            {
+                Self::LockedDown { path, doing }
+            }
             // EACCES and EPERM: for root only lockdown, a security module or a container is left.
             io::ErrorKind::PermissionDenied if is_root => Self::Refused {
                 path,
                 doing,
-                lockdown: lockdown(),
+                lockdown: mode(),
             },
             io::ErrorKind::PermissionDenied => Self::NoRights { path },
             io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
@@ -172,6 +191,9 @@ fn advice(source: &io::Error) -> &'static str {
         _ => "",
     }
 }
+
+/// The mode of lockdown that forbids to read the kernel's memory, as tracefs and BPF do.
+pub(crate) const CONFIDENTIALITY: &str = "confidentiality";
 
 /// The active mode of kernel lockdown, unless there is none.
 pub(crate) fn lockdown() -> Option<String> {
@@ -213,6 +235,13 @@ mod tests {
             message(libc::EACCES, is_root, "[none] integrity confidentiality\n"),
             format!(
                 "{FILE}: the kernel refuses to start tracing, although the user is root; {ELSEWHERE}"
+            )
+        );
+        assert_eq!(
+            message(libc::EINVAL, is_root, "none integrity [confidentiality]\n"),
+            format!(
+                "{FILE}: the kernel is locked down (confidentiality), which forbids to start tracing: \
+                 `stealtime record --perf` is still allowed; or boot it with lockdown=integrity"
             )
         );
         assert_eq!(

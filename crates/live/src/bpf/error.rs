@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::RecordError;
+use crate::error::{CONFIDENTIALITY, lockdown};
 
 use super::btf::VMLINUX;
 
@@ -42,6 +43,11 @@ pub enum BpfError {
         /// The mode of `/sys/kernel/security/lockdown`, unless `none`.
         lockdown: Option<String>,
     },
+    /// A locked-down kernel forbids programs to read its memory.
+    #[error(
+        "the kernel is locked down ({CONFIDENTIALITY}), which forbids programs to read its memory"
+    )]
+    LockedDown,
     /// The kernel's verifier refuses a program.
     #[error("the verifier of Linux {kernel} refuses the program of {program}: {report}")]
     Verifier {
@@ -75,7 +81,7 @@ impl BpfError {
             io::ErrorKind::PermissionDenied => Self::Forbidden {
                 doing,
                 source,
-                lockdown: crate::error::lockdown(),
+                lockdown: lockdown(),
             },
             _ => Self::Kernel {
                 doing,
@@ -87,8 +93,11 @@ impl BpfError {
 
     /// The error of loading a program, with the verifier's report.
     pub(super) fn loading(program: &str, source: io::Error, report: String) -> Self {
+        let is_locked = || lockdown().as_deref() == Some(CONFIDENTIALITY);
         match report.is_empty() {
             true => Self::new(format!("load the program of {program}"), source),
+            // The verifier names the helper that is missing then, not why.
+            false if report.contains("bpf_probe_read_kernel") && is_locked() => Self::LockedDown,
             false => Self::Verifier {
                 program: program.to_owned(),
                 report,
