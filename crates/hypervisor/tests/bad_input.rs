@@ -402,3 +402,41 @@ fn nothing_but_a_pick_follows_a_block() {
         assert_eq!(fair.set_nice(runs, 1, 2_000), Err(Error::NoSuchTask(runs)));
     }
 }
+
+/// A time of its own that is long after the last account is looked at again: it is no step back.
+#[test]
+fn two_calls_at_a_time_are_no_step_back() {
+    let (mut fair, rq, _, _) = small(PickMode::Hierarchical);
+    // It is empty: its shares account no task.
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    let late_ns = 50_000_000_000;
+    for shares in [2_048, 4_096, 8_192] {
+        let set = fair.set_shares(group, shares << 10, late_ns);
+        assert_eq!((set, fair.clock(rq)), (Ok(()), Ok(late_ns)));
+    }
+    let back = fair.set_shares(group, 1 << 20, late_ns - 1);
+    let clock_ns = late_ns;
+    let now_ns = late_ns - 1;
+    assert_eq!(
+        back,
+        Err(Error::ClockBack {
+            rq,
+            clock_ns,
+            now_ns
+        })
+    );
+}
+
+#[test]
+fn a_group_with_a_task_or_a_group_does_not_move() {
+    let mut fair = Fair::new(Config::linux_7_2(4)).unwrap();
+    let [group, above, below] = [(); 3].map(|()| fair.create_group(None).unwrap());
+    assert_eq!(fair.reparent_group(group, Some(above)), Ok(()));
+    let busy = Err(Error::GroupBusy(above));
+    assert_eq!(fair.reparent_group(above, Some(below)), busy);
+    fair.create_task(Attr::default(), Some(group)).unwrap();
+    let busy = Err(Error::GroupBusy(group));
+    assert_eq!(fair.reparent_group(group, Some(below)), busy);
+    assert_eq!(fair.reparent_group(below, Some(group)), Ok(()));
+}

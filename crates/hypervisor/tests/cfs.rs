@@ -101,3 +101,34 @@ fn sleepers_preempt_but_not_those_who_slept_for_a_moment() {
     assert!(!preempts(1_000_000));
     assert!(preempts(20_000_000));
 }
+
+/// `check_preempt_tick`: a task is preempted once it has run for more than its part. That is half of 6 ms by
+/// the inverse weight `(2^32 - 1) / 2048`: `6000000 * 1024 * 2097151 >> 32`.
+#[test]
+fn a_part_of_the_latency_may_be_used_up() {
+    for (ran_ns, resched) in [(2_999_998, Resched::None), (2_999_999, Resched::Now)] {
+        let mut fair = Fair::new(config(1)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let tasks = [(); 2].map(|()| fair.create_task(Attr::default(), None).unwrap());
+        fair.fork(tasks[0], rq, 0).unwrap();
+        fair.pick(rq, 0).unwrap();
+        fair.fork(tasks[1], rq, 0).unwrap();
+        assert_eq!(fair.pending(rq).unwrap().resched, Resched::None);
+        assert_eq!(fair.tick(rq, ran_ns).unwrap().resched, resched, "{ran_ns}");
+    }
+}
+
+/// Without `NEXT_BUDDY` a new task that preempts nothing is no buddy, however many there are.
+#[test]
+fn forks_nominate_no_buddy() {
+    let mut fair = Fair::new(config(1)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    for n in 0..20 {
+        let task = fair.create_task(Attr::default(), None).unwrap();
+        fair.fork(task, rq, 0).unwrap();
+        if n == 0 {
+            fair.pick(rq, 0).unwrap();
+        }
+        assert_eq!(fair.queue(rq, None).unwrap().next, None, "{n}");
+    }
+}

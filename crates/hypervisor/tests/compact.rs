@@ -4,6 +4,7 @@
 
 use stealtime_hypervisor::fair::{
     Attr, Block, CgroupMode, Config, Fair, Feature, GroupId, PickMode, RqId, TaskId, TaskState,
+    weights::SHARES_MAX,
 };
 
 const CPUS: usize = 4;
@@ -120,5 +121,36 @@ fn a_folded_part_is_as_one_that_stayed() {
             assert!(folds.rqs.iter().all(|&rq| folds.fair.consistent(rq)));
             assert!(folded > steps / 50, "{mode:?}: {folded}");
         }
+    }
+}
+
+/// What is kept of a folded part has 32 bits for its load, which each of 17 CPUs brings beyond that.
+#[test]
+fn a_part_with_a_larger_load_is_not_folded() {
+    for (cpus, folds) in [(3, true), (17, false)] {
+        let mut config = Config::linux_7_2(16);
+        config.cgroup_mode = CgroupMode::Concur;
+        let mut fair = Fair::new(config).unwrap();
+        let group = fair.create_group(None).unwrap();
+        let mut rqs = Vec::new();
+        for _ in 0..cpus {
+            let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+            fair.extend_group(group, rq).unwrap();
+            rqs.push(rq);
+        }
+        fair.set_shares(group, SHARES_MAX, 0).unwrap();
+        let tasks: Vec<TaskId> = rqs
+            .iter()
+            .map(|rq| {
+                let task = fair.create_task(Attr::default(), Some(group)).unwrap();
+                fair.fork(task, *rq, 0).unwrap();
+                task
+            })
+            .collect();
+        let (task, rq) = (tasks[cpus - 1], rqs[cpus - 1]);
+        fair.detach(task, 0).unwrap();
+        fair.attach(task, rqs[0], 0).unwrap();
+        fair.compact_group(task).unwrap();
+        assert_eq!(fair.queue(rq, Some(group)).is_err(), folds, "{cpus} CPUs");
     }
 }

@@ -48,4 +48,19 @@ mod tests {
         digests.dedup();
         assert_eq!(digests.len(), 6);
     }
+    /// A load of 0 on other CPUs is as one that is not set.
+    #[test]
+    fn a_load_of_other_cpus_shows() {
+        let mut fair = Fair::new(Config::linux_7_2(2)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let group = fair.create_group(None).unwrap();
+        fair.extend_group(group, rq).unwrap();
+        let unset = digest(&fair);
+        let digests = [0, 5, 6].map(|load| {
+            fair.set_ext_load(group, rq, load).unwrap();
+            digest(&fair)
+        });
+        assert_eq!(digests[0], unset);
+        assert!(digests[1] != unset && digests[2] != unset && digests[1] != digests[2]);
+    }
 }

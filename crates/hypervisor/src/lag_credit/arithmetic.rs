@@ -43,3 +43,20 @@ pub fn credit_shift(lag: i64, target: i64, weight: u64, total: u64) -> Option<u6
     let shift = wide::div_signed(gain * i128::from(total), rest);
     Some(shift.clamp(0, i128::from(i64::MAX)) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worked by hand, as for the BPF program (`sched-ext/arithmetic/tests/equal.rs`).
+    #[test]
+    fn a_credit_is_a_margin_for_each_other_member() {
+        assert_eq!(credit_lag(3, 50_000, 5_400_000), Some(100_000));
+        assert_eq!(credit_lag(100, 50_000, 4_000_000), Some(4_000_000));
+        assert_eq!(credit_lag(1, 50_000, 4_000_000), None);
+        // Of three equal tasks one moves by 3/2 of the gain in lag.
+        let shift = credit_shift(-1_000_000, 100_000, 1 << 20, 3 << 20);
+        assert_eq!(shift, Some(1_650_000));
+        assert_eq!(credit_shift(0, 1, 1 << 20, 1 << 20), None);
+    }
+}

@@ -123,3 +123,30 @@ impl LagCredits {
         self.tables().states[rq].pair = Some(pair);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_unspent_until_it_pays() {
+        let mut credits = LagCredits::default();
+        let [paying, other] = [0, 1].map(Que);
+        credits.push_queue(false);
+        credits.push_queue(false);
+        let guard = Guard {
+            per_mille: 125,
+            burst_ns: 1_000,
+        };
+        let request = CreditRequest {
+            vlag: -10,
+            target: 10,
+            weight: 1 << 20,
+        };
+        assert!(credits.is_unspent(paying));
+        assert_eq!(credits.spend(paying, guard, 0, request), Some(10));
+        assert!(!credits.is_unspent(paying));
+        assert!(credits.is_unspent(other));
+        assert!(credits.is_unspent(Que(2)), "a queue without tokens");
+    }
+}

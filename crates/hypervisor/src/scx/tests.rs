@@ -193,8 +193,8 @@ fn yields_are_refused_with_their_reason() {
         sent_ns: MS,
         shows_eoi: true,
     };
-    assert_eq!(yield_to(near, MS + 10_000), refused(Refusal::ReceiverRuns));
-    assert_eq!(yield_to(near, MS + 60_000), refused(Refusal::NotQueued));
+    assert_eq!(yield_to(near, MS + 49_999), refused(Refusal::ReceiverRuns));
+    assert_eq!(yield_to(near, MS + 50_000), refused(Refusal::NotQueued));
 }
 
 proptest! {

@@ -195,6 +195,26 @@ fn an_unstable_tsc_does_not_take_guests_back() {
     assert!(page.unwrap().tsc_timestamp >= seen + HZ - 1);
 }
 
+/// On the CPU of its last load a vCPU compares no counters, unless the host's TSC is known to be unstable.
+#[test]
+fn a_vcpu_that_stays_on_its_cpu_trusts_its_counter() {
+    let mut m = Machine::new(KHZ, 1 << 40);
+    m.add_vcpu(KHZ);
+    m.pass(SECOND);
+    let now = m.now();
+    m.vcpus[0].load(&mut m.host, &now, 3, 0);
+    m.vcpus[0].put(&now);
+    m.vcpus[0].load(&mut m.host, &now, 4, 0);
+    assert!(!m.host.unstable, "equal counters on two CPUs");
+    let mut back = now;
+    back.tsc -= 1_000_000;
+    m.vcpus[0].load(&mut m.host, &back, 4, 0);
+    assert!(!m.host.unstable && !m.vcpus[0].tsc_catchup);
+    m.host.unstable = true;
+    m.vcpus[0].load(&mut m.host, &back, 4, 0);
+    assert!(m.vcpus[0].tsc_catchup);
+}
+
 /// A write on an unstable TSC leaves the generation's offset behind the last written one; once the
 /// TSC is trusted again, it is the generation's that a value snaps to.
 #[test]

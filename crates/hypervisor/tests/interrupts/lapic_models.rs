@@ -232,10 +232,13 @@ proptest! {
     /// Where the map answers a fixed interrupt of a well-formed VM, asking each LAPIC agrees.
     #[test]
     fn map_agrees_with_asking_each(
-        count in 1u32..20, x2apic in any::<bool>(), cluster in any::<bool>(),
+        count in 1u32..20, x2apic in any::<bool>(), cluster in any::<bool>(), lowest in 0u32..40,
         low in any::<u32>(), high in any::<u32>(), from in any::<u32>(),
     ) {
-        let apics: Vec<_> = (0..count).map(|n| well_formed(n, x2apic, cluster)).collect();
+        // Ids of x2APIC need not begin at 0.
+        let lowest = if x2apic { lowest } else { 0 };
+        let ids = lowest..lowest + count;
+        let apics: Vec<_> = ids.map(|n| well_formed(n, x2apic, cluster)).collect();
         let bus = ApicBus::new(apics, BusOptions::default());
         let source = Some((from % count) as usize);
         // Fixed delivery, no shorthand: those are decided elsewhere.
@@ -424,6 +427,38 @@ fn posted_vectors_set_the_hint_of_an_empty_irr() {
     assert_eq!(lapic.has_interrupt(&irr), Some(0x32));
 }
 
+/// Also where two words have the same bit.
+#[test]
+fn a_set_with_a_vector_is_not_empty() {
+    for (low, high) in [
+        (7, 71),
+        (7, 135),
+        (7, 199),
+        (71, 135),
+        (71, 199),
+        (135, 199),
+    ] {
+        assert!(
+            !VectorSet::from_iter([low, high]).is_empty(),
+            "{low} {high}"
+        );
+        assert!(!VectorSet::from_iter([high]).is_empty(), "{high}");
+    }
+    assert!(VectorSet::EMPTY.is_empty());
+}
+
+#[test]
+fn a_request_is_withdrawn_once() {
+    let irr = Irr::<Word>::default();
+    for apicv in [false, true] {
+        irr.set(0x31);
+        irr.set(0x32);
+        assert!(irr.clear(0x31, apicv), "{apicv}");
+        assert!(!irr.clear(0x31, apicv), "{apicv}");
+        assert_eq!(irr.highest(), Some(0x32));
+    }
+}
+
 #[test]
 fn registers_of_an_apic_page_hold_32_vectors_each() {
     let registers = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| 1 << n);
@@ -460,8 +495,12 @@ fn policies_are_known_by_name() {
         unknown.to_string(),
         "no such suppression policy; there are off, put, as-posted-v1, as-posted-v2, as-posted-v3, corrected"
     );
-    assert!(Suppression::Corrected.flaws().is_empty());
-    assert!(Suppression::AsPostedV1.flaws().contains(&5));
+    let flaws = Suppression::ALL.map(Suppression::flaws);
+    let none: &[u8] = &[];
+    assert_eq!(
+        flaws,
+        [none, none, &[1, 2, 3, 5], &[5], &[1, 2, 8, 9], none]
+    );
 }
 
 #[test]

@@ -90,6 +90,56 @@ fn lapic_timer_sloppy_01_posts_only_into_guest_mode() {
     }
 }
 
+/// `limit_periodic_timer_frequency`: the floor is for periodic timers, and for those that count.
+#[test]
+fn the_shortest_period_is_for_periodic_timers_that_count() {
+    let mut counts = timer(LVT_ONE_SHOT);
+    let _ = counts.write_tmict(1000, at_us(1), &SHARED, &());
+    assert_eq!(counts.period_ns(), 2_000);
+    for (lvt, period_ns) in [
+        (LVT_ONE_SHOT | LVT_MASKED, 2_000),
+        (LVT_PERIODIC, 200_000),
+        (LVT_ONE_SHOT, 200_000),
+    ] {
+        let _ = counts.write_lvt(lvt);
+        assert_eq!(counts.period_ns(), period_ns);
+    }
+    let mut idle = timer(LVT_ONE_SHOT);
+    let _ = idle.write_lvt(LVT_PERIODIC);
+    assert_eq!(idle.period_ns(), 0);
+}
+
+/// `ktime_after` in `start_sw_period`: what expires at this very instant is left to the hrtimer.
+#[test]
+fn an_expiry_at_this_instant_is_the_hrtimers() {
+    let env = TimerEnvironment {
+        hv_shift: None,
+        ..SHARED
+    };
+    let mut timer = timer(LVT_ONE_SHOT);
+    // Nothing is left of the saved count.
+    let started = timer.restore(1000, 0, at_us(1), &env, &());
+    assert_eq!(list(started), [Action::StartHrtimer { at_ns: 1_000 }]);
+}
+
+/// `update_target_expiration`: what is left of a count takes as much longer as the divisor is larger.
+#[test]
+fn another_divisor_moves_the_expiry() {
+    let env = TimerEnvironment {
+        hv_shift: None,
+        ..SHARED
+    };
+    let mut timer = timer(LVT_ONE_SHOT);
+    assert!(timer.write_tdcr(0b0011, at_us(0), &env, &()).is_empty());
+    assert!(timer.write_tdcr(0b0000, at_us(0), &env, &()).is_empty());
+    let _ = timer.write_tmict(1000, at_us(1), &env, &());
+    assert_eq!(timer.hrtimer_at(), Some(3_000));
+    assert!(timer.write_tdcr(0b0000, at_us(2), &env, &()).is_empty());
+    let _ = timer.write_tdcr(0b0001, at_us(2), &env, &());
+    assert_eq!(timer.hrtimer_at(), Some(4_000));
+    assert_eq!(timer.period_ns(), 4_000);
+}
+
 #[test]
 fn lapic_timer_sloppy_02_pending_swallows_further_expiries() {
     let mut timer = timer(LVT_PERIODIC);

@@ -481,3 +481,40 @@ fn each_policy_has_its_rule() {
         assert!(!can(policy, &no_apicv).0);
     }
 }
+
+/// `set_target_expiration` with a count that was saved: what is left of 1 ms at 2 ns a count.
+#[test]
+fn a_saved_count_is_what_is_left_of_the_period() {
+    use TimerMode::{OneShot, Periodic, TscDeadline};
+    let rate = Rate {
+        bus_cycle_ns: 1,
+        divisor: 2,
+        min_period_us: 200,
+    };
+    let tsc = GuestTsc::new(KHZ, GuestTsc::NEUTRAL, 77).unwrap();
+    for (mode, tmcct, remaining_ns, clear_tmcct) in [
+        (OneShot, None, 1_000_000, false),
+        (OneShot, Some(200_000), 400_000, false),
+        (OneShot, Some(0), 0, false),
+        (OneShot, Some(500_000), 1_000_000, false),
+        (OneShot, Some(500_001), 1_000_000, true),
+        (Periodic, Some(200_000), 400_000, false),
+        (Periodic, Some(0), 1_000_000, false),
+        (TscDeadline, Some(200_000), 1_000_000, false),
+    ] {
+        let start = arithmetic::target_from_start(&tsc, now(5_000), mode, &rate, 500_000, tmcct);
+        let start = start.unwrap();
+        assert_eq!(start.period_ns, 1_000_000, "{mode:?} {tmcct:?}");
+        assert_eq!(start.target_ns, 5_000 + remaining_ns, "{mode:?} {tmcct:?}");
+        let cycles = tsc.cycles(remaining_ns.unsigned_abs());
+        assert_eq!(start.tscdeadline, 12_500 + 77 + cycles);
+        assert_eq!(start.clear_tmcct, clear_tmcct, "{mode:?} {tmcct:?}");
+    }
+    let period_ns = |mode, tmict| {
+        let start = arithmetic::target_from_start(&tsc, now(5_000), mode, &rate, tmict, None);
+        start.map(|start| start.period_ns)
+    };
+    assert_eq!(period_ns(OneShot, 0), None);
+    assert_eq!(period_ns(OneShot, 1000), Some(2_000));
+    assert_eq!(period_ns(Periodic, 1000), Some(200_000), "the shortest");
+}

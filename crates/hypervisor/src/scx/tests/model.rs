@@ -257,6 +257,9 @@ fn wrong_sums_are_inconsistent() {
     let zero = heavier.domains[0].rebase();
     heavier.domains[0].add_member(zero, 5);
     assert!(!heavier.consistent(), "another weight");
+    let group = GroupId(0);
+    let refused = Err(Error::NoSuchGroup(group));
+    assert_eq!(host.scx.create_group(Some(group)), refused);
     let beyond = RqId(1);
     assert_eq!(host.scx.running(beyond), Err(Error::NoSuchRq(beyond)));
 }

@@ -90,7 +90,7 @@ fn misplace(tree: &mut Hierarchy, e: Ent, queue: Que) {
 type Fault = (&'static str, fn(&mut Sched, &Parts));
 
 /// What is wrong in either mode.
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 14] = [
     ("a member that is not queued", |s, p| {
         s.tree[p.waiting].set_on_rq(false);
     }),
@@ -103,6 +103,11 @@ const FAULTS: [Fault; 13] = [
         let ent = &mut s.tree[last];
         let early = ent.deadline().wrapping_sub(1 << 40);
         ent.set_recorded(ent.weight(), None, [ent.vruntime(), early, ent.vprot()]);
+    }),
+    ("a relative deadline in the timeline", |s, p| {
+        let mut last = Ent::NONE;
+        s.tree.for_each_waiting(p.root, &mut |e| last = e);
+        s.tree[last].make_deadline_relative();
     }),
     ("a buddy that is not queued", |s, p| {
         s.tree.set_pick_queue(p.new, p.root);
