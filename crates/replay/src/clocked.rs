@@ -4,9 +4,8 @@
 //! done all of its work before the recording ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use stealtime_simulator::script::{Stall, Step, Then, Until};
+use stealtime_simulator::script::{Step, Then, Until};
 
 use crate::copied::run_ns;
 use crate::host::spread_permille;
@@ -134,24 +133,7 @@ impl Usual {
             }
         }
         places.push(steps.len() as u32);
-        let place = |step: usize| places.get(step).copied().unwrap_or(u32::MAX);
-        let exits = task.exits.iter();
-        let exits = exits.map(|&(step, reason)| (place(step) as usize, reason));
-        let stalls = task.stalls.iter().map(|stall| Stall {
-            step: place(stall.step as usize),
-            ..*stall
-        });
-        let waits = task.waits.iter().map(|wait| Wait {
-            step: place(wait.step as usize),
-            ..*wait
-        });
-        RecordedTask {
-            exits: exits.collect(),
-            stalls: stalls.collect(),
-            waits: waits.collect(),
-            steps: Arc::from(steps),
-            ..task.clone()
-        }
+        task.with_steps(steps, &places)
     }
 }
 
@@ -195,6 +177,8 @@ impl Stretch {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+
     use stealtime_simulator::script::Spent;
 
     use super::*;

@@ -105,7 +105,9 @@ pub(crate) const fn run_ns(step: Step) -> u64 {
 pub(crate) const fn awaited(step: Step) -> Option<Edge> {
     match step {
         Step::Sleep(until) | Step::Halt(until) | Step::Alarm(until) => match until {
-            Until::Edge(edge) | Until::Work { edge, .. } => Some(edge),
+            Until::Edge(edge) | Until::Work { edge, .. } | Until::AfterEdge { edge, .. } => {
+                Some(edge)
+            }
             _ => None,
         },
         _ => None,
@@ -380,6 +382,15 @@ impl Copier<'_> {
             (Until::Work { edge, ns, busy }, _) => match point(edge) {
                 Some(edge) => Until::Work { edge, ns, busy },
                 None => reached(edge),
+            },
+            (Until::AfterEdge { edge, ns, exit_us }, past) => match (point(edge), past) {
+                (Some(edge), _) => Until::AfterEdge { edge, ns, exit_us },
+                (None, Some(wait)) => Until::Time(self.time(wait.ended_ns, side)),
+                (None, None) => {
+                    let time_ns = self.recording.edge_ns.get(edge.0 as usize);
+                    let answered = time_ns.map(|time_ns| time_ns.saturating_add(ns.into()));
+                    Until::Time(self.time(answered.unwrap_or(u64::MAX), side))
+                }
             },
             // It slept until the recording's end, and sleeps until the wrap.
             (Until::Time(u64::MAX), _) => Until::Time(self.wrap_ns()),

@@ -10,7 +10,7 @@ use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,
 };
-use stealtime_simulator::script::{Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
+use stealtime_simulator::script::{Looks, Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
 
 use crate::jitter::jittered;
 use crate::newidle::NewIdle;
@@ -157,8 +157,8 @@ pub struct Assumed {
 pub enum FindsIdle {
     /// A wakeup searches as far as utilization lets it. A CPU that runs out of tasks looks for others.
     ByUtilization,
-    /// The same, but such a CPU looks for others with a probability that the recording shows more or less
-    /// well. Each seed has another one that fits.
+    /// The same, but such a CPU looks for others at chance, as often as it finds them. It begins with what
+    /// the recording shows.
     AtChance(NewIdle),
     /// As [`Self::AtChance`] of a host that is a virtual machine itself. Searches that stalled have taken
     /// long there. A CPU that expects to idle for less than the longest one does not look
@@ -178,12 +178,11 @@ impl FindsIdle {
         }
     }
 
-    /// How many of a thousand times a CPU does not look.
-    fn skips_permille(self, seed: u64) -> u16 {
+    fn looks(self) -> Looks {
         match self {
-            Self::ByUtilization => 0,
-            Self::Stalled => 1_000,
-            Self::AtChance(newidle) => newidle.skips_permille(spread_permille(seed, 2)),
+            Self::ByUtilization => Looks::Each,
+            Self::Stalled => Looks::Never,
+            Self::AtChance(newidle) => Looks::Learned(newidle.looks_permille()),
         }
     }
 }
@@ -329,9 +328,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             // With lost events not all moves are known.
             idle_takes: recording.is_lossy,
             searches_by_utilization: assumed.finds_idle.is_some(),
-            newidle_skips_permille: assumed
-                .finds_idle
-                .map_or(0, |finds| finds.skips_permille(seed)),
+            looks: assumed.finds_idle.map_or(Looks::Each, FindsIdle::looks),
             gaps: recording.gaps.clone(),
             balanced: assumed.balanced == Some(true),
             tell: false,

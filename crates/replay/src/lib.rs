@@ -4,6 +4,7 @@
 //! computes for ns of its own time, and waits for points that other scripts reach, or for a time. A script
 //! does not have the schedule of the recording. [`host::as_recorded`] makes a host of it for the simulator.
 
+mod answered;
 mod callbacks;
 mod clocked;
 mod copied;

@@ -23,10 +23,6 @@ pub struct NewIdle {
     pub skipped: u64,
 }
 
-/// The recorded share counts as if it were of so many times. A host with other VMs finds tasks more or less
-/// often, and looks more or less often then.
-const MOST_TIMES: u64 = 100;
-
 /// Fewer times do not show how often CPUs look.
 const FEW_TIMES: u64 = 10;
 
@@ -36,28 +32,11 @@ impl NewIdle {
         self.pulled.saturating_add(self.skipped) >= FEW_TIMES
     }
 
-    /// The share of times that it went idle, in thousandths, that is as likely to be exceeded as `permille`
-    /// says. Without any, all shares are as likely.
-    pub(crate) fn skips_permille(self, permille: u16) -> u16 {
-        const SHARES: u16 = 1_000;
-        let times_seen = self.pulled.saturating_add(self.skipped);
-        let counted = |times: u64| match times_seen {
-            0..=MOST_TIMES => times as i32,
-            _ => (u128::from(times) * u128::from(MOST_TIMES) / u128::from(times_seen)) as i32,
-        };
-        let (pulled, skipped) = (counted(self.pulled), counted(self.skipped));
-        let likelihood = |share: u16| {
-            let share = (f64::from(share) + 0.5) / f64::from(SHARES);
-            share.powi(skipped) * (1.0 - share).powi(pulled)
-        };
-        let total: f64 = (0..SHARES).map(likelihood).sum();
-        let threshold = total * (1.0 - f64::from(permille.min(SHARES)) / f64::from(SHARES));
-        let mut sum = 0.0;
-        let found = (0..SHARES).find(|&share| {
-            sum += likelihood(share);
-            sum > threshold
-        });
-        found.unwrap_or(SHARES)
+    /// The share of times that it took the task, in thousandths, if it is known.
+    pub(crate) fn looks_permille(self) -> Option<u16> {
+        let times = u128::from(self.pulled) + u128::from(self.skipped);
+        let permille = u128::from(self.pulled) * 1_000 / times.max(1);
+        u16::try_from(permille).ok().filter(|_| self.is_known())
     }
 }
 
@@ -294,23 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_spread_by_how_often_they_were_seen() {
-        let never = NewIdle::default();
-        assert_eq!(
-            [0, 250, 500, 999].map(|p| never.skips_permille(p)),
-            [1_000, 750, 500, 1]
-        );
-        let often = NewIdle {
-            pulled: 9_000,
-            skipped: 1_000,
-        };
-        let shares = [900, 500, 100].map(|p| often.skips_permille(p));
-        assert!(shares[0] > 60 && shares[2] < 150, "{shares:?}");
-        assert!(shares[1].abs_diff(100) < 10, "{shares:?}");
-        let always = NewIdle {
-            pulled: 50,
-            skipped: 0,
-        };
-        assert!(always.skips_permille(500) < 20);
+    fn few_times_show_no_share() {
+        let share = |pulled, skipped| NewIdle { pulled, skipped }.looks_permille();
+        assert_eq!(share(0, 0), None);
+        assert_eq!(share(9, 0), None);
+        assert_eq!(share(9, 3), Some(750));
+        assert_eq!(share(0, 10), Some(0));
+        assert_eq!(share(u64::MAX, u64::MAX), Some(500));
     }
 }

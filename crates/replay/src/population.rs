@@ -12,6 +12,7 @@ use std::sync::Arc;
 use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Step, Until};
 
+use crate::answered::wait_for_answers;
 use crate::clocked::{clocked_vms, halt_between, rest};
 use crate::copied::{Copier, awaited};
 use crate::host::{Assumed, FindsIdle, Placement};
@@ -150,6 +151,7 @@ impl Guest {
             });
             task.steps = steps.collect();
         }
+        wait_for_answers(&mut recording);
         wake_at_recorded_times(&mut recording.tasks, |_| true);
         Self { recording, vm }
     }
@@ -210,6 +212,9 @@ impl Counted {
         let copies = counts.copies(vms + guests.len());
         let mut recording = Cow::Borrowed(recording);
         let clocked = clocked_vms(&recording.tasks);
+        if !counts.is_as_recorded() {
+            wait_for_answers(recording.to_mut());
+        }
         if !copies.is_empty() {
             wake_at_recorded_times(&mut recording.to_mut().tasks, |_| true);
         } else if !counts.is_as_recorded() {

@@ -102,6 +102,31 @@ pub struct RecordedTask {
     pub steps: Arc<[Step]>,
 }
 
+impl RecordedTask {
+    /// The task with these steps instead. `places` has the index of each recorded step among them, and of the
+    /// end.
+    pub(crate) fn with_steps(&self, steps: Vec<Step>, places: &[u32]) -> Self {
+        let place = |step: usize| places.get(step).copied().unwrap_or(u32::MAX);
+        let exits = self.exits.iter();
+        let exits = exits.map(|&(step, reason)| (place(step) as usize, reason));
+        let stalls = self.stalls.iter().map(|stall| Stall {
+            step: place(stall.step as usize),
+            ..*stall
+        });
+        let waits = self.waits.iter().map(|wait| Wait {
+            step: place(wait.step as usize),
+            ..*wait
+        });
+        Self {
+            exits: exits.collect(),
+            stalls: stalls.collect(),
+            waits: waits.collect(),
+            steps: Arc::from(steps),
+            ..self.clone()
+        }
+    }
+}
+
 /// Latencies of CPUs beyond stalls of their tasks ([`RecordedTask::stalls`]), by CPU, in ns.
 #[derive(Clone, Debug, Default)]
 pub struct WithoutStalls {

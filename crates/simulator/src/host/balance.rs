@@ -5,9 +5,11 @@
 
 use super::class::Start;
 use super::domain::{IMBALANCE_PCT, Level};
+use super::looks::Learned;
 use super::{Host, Phase, TaskState, bandwidth, idle, place, poll, tick};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, TaskNr};
+use crate::script::Looks;
 
 /// `sysctl_sched_migration_cost`: a task that ran so recently has a warm cache, in ns.
 const MIGRATION_COST_NS: u64 = 500_000;
@@ -34,21 +36,23 @@ pub(crate) struct Balance {
     idle_stamp: Option<u64>,
     /// It was woken to balance for all idle CPUs (`NOHZ_BALANCE_KICK`).
     pub(crate) kicked: bool,
+    /// What it has learned of looks at each level; `None` if that does not matter.
+    looks: Option<[Learned; 3]>,
 }
 
-impl Default for Balance {
-    fn default() -> Self {
+impl Balance {
+    /// `looks`: how often the CPU looks for tasks as it runs out of them.
+    pub(crate) fn new(looks: Looks) -> Self {
         Self {
             next_ns: [0; 3],
             failed: [0; 3],
             avg_idle_ns: 2 * MIGRATION_COST_NS,
             idle_stamp: None,
             kicked: false,
+            looks: Learned::new(looks).map(|level| [level; 3]),
         }
     }
-}
 
-impl Balance {
     /// The CPU has nothing to do from now on.
     pub(crate) fn idles(&mut self, now: u64) {
         self.idle_stamp.get_or_insert(now);
@@ -81,9 +85,14 @@ fn span(host: &Host<'_>, level: Level) -> u32 {
     }
 }
 
-/// Whether a CPU has to look for tasks elsewhere. Shared queues need no balancing.
+/// Whether a CPU takes part in balancing. Shared queues need none.
+fn takes_part(host: &Host<'_>, cpu: CpuNr) -> bool {
+    !host.cpus[cpu].isolated && host.class.scx().is_none()
+}
+
+/// Whether a CPU has to look for tasks elsewhere.
 fn balances(host: &Host<'_>, cpu: CpuNr) -> bool {
-    !host.cpus[cpu].isolated && host.domains.overloaded() && host.class.scx().is_none()
+    takes_part(host, cpu) && host.domains.overloaded()
 }
 
 /// A CPU that runs out of tasks takes one that waits elsewhere, if it expects to be idle for
@@ -91,11 +100,15 @@ fn balances(host: &Host<'_>, cpu: CpuNr) -> bool {
 pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
     let now = host.clock.now();
     host.cpus[cpu].balance.idles(now);
-    // `rd->overloaded`: no CPU has a task to spare.
-    if !balances(host, cpu) {
+    if host.cfg.scripts.looks == Looks::Never {
         return Ok(false);
     }
-    if skips_newidle(host, cpu) {
+    // `rd->overloaded`: no CPU has a task to spare.
+    let is_overloaded = match host.cpus[cpu].balance.looks {
+        Some(_) => host.domains.seems_overloaded(),
+        None => host.domains.overloaded(),
+    };
+    if !is_overloaded || !takes_part(host, cpu) {
         return Ok(false);
     }
     let mut spent = 0;
@@ -106,14 +119,23 @@ pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
         }
         // A line of each run queue is read.
         let cost = u64::from(span) * u64::from(host.costs.cache_line_ns);
-        spent += cost;
         // The search must not take longer than the CPU is likely to idle
         // (`sched_balance_newidle`).
-        if host.cpus[cpu].balance.avg_idle_ns < spent {
+        if host.cpus[cpu].balance.avg_idle_ns < spent + cost {
             break;
         }
+        let Some(weight) = drawn(host, cpu, level) else {
+            learn(host, cpu, level, 0);
+            continue;
+        };
+        spent += cost;
         host.cpus[cpu].debt_ns += cost;
-        if pull(host, cpu, level, true, cpu)? {
+        let pulled = pull(host, cpu, level, true, cpu)?;
+        learn(host, cpu, level, if pulled { weight } else { 0 });
+        if span == host.cfg.host.topology.cpus() {
+            host.domains.searched();
+        }
+        if pulled {
             host.cpus[cpu].balance.woken(now);
             return Ok(true);
         }
@@ -121,17 +143,25 @@ pub(crate) fn newidle(host: &mut Host<'_>, cpu: CpuNr) -> Sim<bool> {
     Ok(false)
 }
 
-/// Whether chance keeps a CPU from looking for tasks (`NI_RANDOM`).
-fn skips_newidle(host: &Host<'_>, cpu: CpuNr) -> bool {
-    let permille = u64::from(host.cfg.scripts.newidle_skips_permille);
-    if permille == 0 {
-        return false;
-    }
-    // A draw by time and CPU: equal runs draw the same.
-    let mut draw = host.clock.now() ^ (u64::from(cpu.0) << 48) ^ host.cfg.run.seed.rotate_left(32);
+/// For how many chances a look counts; `None` if chance keeps the CPU from looking.
+fn drawn(host: &Host<'_>, cpu: CpuNr, level: Level) -> Option<u32> {
+    let Some(looks) = &host.cpus[cpu].balance.looks else {
+        return Some(1);
+    };
+    // A draw by time, CPU and level: equal runs draw the same.
+    let place = (u64::from(cpu.0) << 48) ^ ((level as u64) << 62);
+    let mut draw = host.clock.now() ^ place ^ host.cfg.run.seed.rotate_left(32);
     draw = (draw ^ (draw >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     draw = (draw ^ (draw >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (draw ^ (draw >> 31)) % 1000 < permille
+    looks[level as usize].drawn(draw ^ (draw >> 31))
+}
+
+/// A chance to look has passed; see [`Learned::pass`].
+fn learn(host: &mut Host<'_>, cpu: CpuNr, level: Level, found: u32) {
+    let now = host.clock.now();
+    if let Some(looks) = &mut host.cpus[cpu].balance.looks {
+        looks[level as usize].pass(found, now);
+    }
 }
 
 /// On a tick: balances each level that is due, and kicks an idle CPU to balance for all.

@@ -6,6 +6,7 @@ use stealtime_events::Tid;
 use stealtime_hypervisor::fair::{Attr, Config as FairConfig, Fair, GroupId, OtherLoad, Resched};
 use stealtime_hypervisor::scx::Scx;
 
+use super::balance::Balance;
 use super::task::{NO_LIMIT, NO_POLL, NOWHERE};
 use super::utilization::Search;
 use super::{
@@ -106,6 +107,7 @@ fn add_cpus(host: &mut Host<'_>, cpus: u32) -> Sim {
         let clock_event = host.clock.slot(EngineEvent::ClockEvent(cpu));
         let tick = host.timers.add(Hrtimer::new(Callback::Tick));
         let hrtick = host.timers.add(Hrtimer::new(Callback::Hrtick));
+        let looks = host.cfg.scripts.looks;
         let knobs = &host.cfg.knobs.host;
         let full = knobs.nohz_full.contains(&n);
         host.cpus.add(Cpu {
@@ -132,7 +134,7 @@ fn add_cpus(host: &mut Host<'_>, cpus: u32) -> Sim {
             icr_idle_at: 0,
             slow: false,
             charged_ns: 0,
-            balance: super::balance::Balance::default(),
+            balance: Balance::new(looks),
             housekeeping: !full,
             isolated: knobs.isolcpus.contains(&n),
         });

@@ -49,6 +49,8 @@ pub(crate) struct Domains {
     /// CPUs with several tasks.
     overloaded: Bits,
     overloaded_cpus: u32,
+    /// Some CPU had several tasks since a search of all last found none with several.
+    seems_overloaded: bool,
     /// Of each last-level cache: tasks, idle CPUs, idle cores.
     caches: Vec<CacheLoad>,
     /// Tasks of each CPU.
@@ -85,6 +87,7 @@ impl Domains {
             idle_cores: full,
             overloaded: Bits(vec![0; words]),
             overloaded_cpus: 0,
+            seems_overloaded: false,
             caches: vec![load; (topology.sockets * topology.llcs_per_socket) as usize],
             tasks: vec![0; cpus as usize],
         }
@@ -114,12 +117,23 @@ impl Domains {
             cache.overloaded = cache.overloaded + u32::from(overloads) - u32::from(!overloads);
             self.overloaded_cpus =
                 self.overloaded_cpus + u32::from(overloads) - u32::from(!overloads);
+            self.seems_overloaded |= overloads;
         }
     }
 
-    /// Whether any CPU has several tasks (`rd->overloaded`).
+    /// Whether any CPU has several tasks.
     pub(crate) const fn overloaded(&self) -> bool {
         self.overloaded_cpus > 0
+    }
+
+    /// Whether one had since the last search of all (`rd->overloaded`).
+    pub(crate) const fn seems_overloaded(&self) -> bool {
+        self.seems_overloaded
+    }
+
+    /// All CPUs were searched for several tasks (`set_rd_overloaded`).
+    pub(crate) const fn searched(&mut self) {
+        self.seems_overloaded = self.overloaded();
     }
 
     pub(crate) fn tasks_of(&self, cpu: u32) -> u32 {

@@ -1,6 +1,7 @@
 //! Idle CPUs: which state they enter, and what wakes them.
 
 use super::governor::Governor;
+use super::hrtimer::Callback;
 use super::{Host, Irq, Message, Phase, hrtimer, irq, tick};
 use crate::config::IdleMethod;
 use crate::fault::Sim;
@@ -98,6 +99,16 @@ fn recorded_exit_ns(host: &Host<'_>, cpu: CpuNr) -> Option<u64> {
     called.or_else(|| late(&scripts.idle_late))
 }
 
+/// The time that the CPU takes before it takes an answer that is due, as recorded.
+fn answer_exit_ns(host: &Host<'_>, cpu: CpuNr) -> u64 {
+    let first = host.cpus[cpu].hrtimers.front();
+    let due = first.filter(|timer| timer.0 <= host.clock.now());
+    match due.map(|timer| host.timers[timer.1].callback) {
+        Some(Callback::Script(task)) => host.tasks[task].body.answer_exit_ns(),
+        _ => 0,
+    }
+}
+
 /// The CPU wakes up.
 pub(crate) fn leave(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     if host.cpus[cpu].phase != Phase::Idle {
@@ -105,8 +116,8 @@ pub(crate) fn leave(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     }
     let exit = match host.cpus[cpu].pending.is_empty() {
         true => recorded_exit_ns(host, cpu),
-        // A recorded wait for a timer has it: it is as long as it was.
-        false => (!host.cfg.scripts.tasks.is_empty()).then_some(0),
+        // A recorded wait for a timer has it: it is as long as it was. One for an answer has it apart.
+        false => (!host.cfg.scripts.tasks.is_empty()).then(|| answer_exit_ns(host, cpu)),
     };
     let exit = exit.unwrap_or_else(|| exit_ns(host, cpu));
     let (now, tick_ns) = (host.clock.now(), tick::tick_ns(host));

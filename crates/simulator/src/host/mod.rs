@@ -21,6 +21,7 @@ mod governor;
 pub(crate) mod hrtimer;
 pub(crate) mod idle;
 pub(crate) mod irq;
+mod looks;
 mod message;
 mod output;
 pub(crate) mod place;

@@ -27,6 +27,16 @@ pub(crate) enum Body {
     Vmm(Option<Box<VmmThread>>),
 }
 
+impl Body {
+    /// What an idle CPU takes before it takes the answer that a script waits for, in ns.
+    pub(crate) fn answer_exit_ns(&self) -> u64 {
+        match self {
+            Self::Script(script) => script.answer_exit_ns(),
+            _ => 0,
+        }
+    }
+}
+
 /// A program on the host.
 pub(crate) struct HostTask {
     pub(crate) program: Box<dyn Program>,

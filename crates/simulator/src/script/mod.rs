@@ -76,6 +76,16 @@ pub enum Until {
     Armed(u64),
     /// So many ns after the wait begins.
     After(u64),
+    /// So many ns after another script reaches a point: a device answers a request that the other one has
+    /// passed on. The point may be reached before the wait begins.
+    AfterEdge {
+        /// The point.
+        edge: Edge,
+        /// In ns.
+        ns: u32,
+        /// What an idle CPU takes in addition to leave its state, in us.
+        exit_us: u16,
+    },
     /// After this share of the time to the end of the run.
     Rest {
         /// In thousandths, at most 1000.
@@ -266,9 +276,8 @@ pub struct Scripts {
     /// Wakeups look for an idle CPU as far as the utilization of the last 32 ms lets them, as Linux does from
     /// 6.1 on. Otherwise the number of idle CPUs decides.
     pub searches_by_utilization: bool,
-    /// How many of a thousand times a CPU that runs out of tasks does not look for those that wait elsewhere.
-    /// Linux from 7.0 on looks the more seldom the less it has found (`NI_RANDOM`).
-    pub newidle_skips_permille: u16,
+    /// How often a CPU that runs out of tasks looks for those that wait elsewhere.
+    pub looks: Looks,
     /// When it is not known what a CPU did, by CPU: see [`Gaps`].
     pub gaps: Vec<Gaps>,
     /// Guests' schedulers balance work onto idle vCPUs. So a wait of an idle vCPU ends when the
@@ -277,6 +286,20 @@ pub struct Scripts {
     pub balanced: bool,
     /// vCPUs' entries, exits (by their number alone, as VMX's) and ends of halts are events too.
     pub tell: bool,
+}
+
+/// How often a CPU that runs out of tasks looks for those that wait elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Looks {
+    /// Each time, as Linux does before 7.0.
+    #[default]
+    Each,
+    /// Not at all: searches take longer than the CPU expects to idle.
+    Never,
+    /// At chance, which it learns. It looks the more often the more it finds (`NI_RANDOM`, from 7.0 on), and
+    /// the fewer chances a second has (`NI_RATE`, from 7.1 on). It begins with so many of a thousand times,
+    /// if that is known, or as Linux does. The first chances count for more than in Linux.
+    Learned(Option<u16>),
 }
 
 /// How late a CPU was with something: times of the run and by how much, both in ns, the earliest first.

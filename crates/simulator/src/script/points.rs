@@ -8,6 +8,8 @@ use crate::ids::TaskNr;
 struct Point {
     /// How often it was reached.
     reached: u32,
+    /// When it was reached last, in ns.
+    reached_ns: u64,
     /// It is reached once at the most: that is all that others can wait for.
     once: bool,
     /// The VM of which some vCPU halts until it is reached.
@@ -166,6 +168,13 @@ impl Points {
         point.is_none_or(|point| point.is_reached(pass))
     }
 
+    /// When a point was reached for a script that waits in this pass, in ns.
+    pub(crate) fn reached_ns(&self, edge: Edge, pass: u32) -> Option<u64> {
+        let point = self.points.get(edge.0 as usize);
+        let reached = point.filter(|point| point.is_reached(pass));
+        reached.map(|point| point.reached_ns)
+    }
+
     /// A script waits from now on.
     pub(crate) fn wait(&mut self, edge: Edge, waiter: Waiter) {
         if let Some(point) = self.points.get_mut(edge.0 as usize) {
@@ -205,9 +214,15 @@ impl Points {
     /// longest is woken. A guest's scheduler places a wakeup on an idle CPU
     /// (`select_idle_sibling`). What is sent to an emulator's thread, or ended no halt, is nothing
     /// that a guest's scheduler could give to another.
-    pub(crate) fn reach(&mut self, edge: Edge, vcpu_of: Option<u32>) -> Option<TaskNr> {
+    pub(crate) fn reach(
+        &mut self,
+        edge: Edge,
+        vcpu_of: Option<u32>,
+        now_ns: u64,
+    ) -> Option<TaskNr> {
         let point = self.points.get_mut(edge.0 as usize)?;
         point.reached = point.reached.saturating_add(1);
+        point.reached_ns = now_ns;
         let (task, edge, idle_in) = match point.waits {
             Some(waits) if point.is_reached(waits.pass) => (waits.task, edge, waits.idle_in),
             Some(_) => return None,

@@ -195,6 +195,10 @@ impl ScriptRunner {
         let pass = host.script(task)?.passes;
         Ok(match wait {
             Until::Edge(edge) | Until::Work { edge, .. } => self.points.is_reached(edge, pass),
+            Until::AfterEdge { edge, ns, .. } => {
+                let reached_ns = self.points.reached_ns(edge, pass);
+                reached_ns.is_some_and(|time| time.saturating_add(ns.into()) <= host.now())
+            }
             Until::Time(time) => time <= host.now(),
             // [`instant`] has made times of them.
             Until::Armed(_)
@@ -208,10 +212,18 @@ impl ScriptRunner {
     /// A script reaches a point: the script that waits there is woken.
     fn reach(&mut self, host: &mut Host<'_>, cpu: CpuNr, reaching: TaskNr, edge: Edge) -> Sim {
         let vcpu_of = host.script(reaching)?.vcpu_of;
-        match self.points.reach(edge, vcpu_of) {
-            Some(task) => self.goes_on(host, cpu, task),
-            None => Ok(()),
+        let Some(task) = self.points.reach(edge, vcpu_of, host.now()) else {
+            // No script waits there.
+            return Ok(());
+        };
+        let script = host.script(task)?;
+        if let Until::AfterEdge { ns, .. } = script.awaited {
+            let (timer, time) = (script.timer, host.now().saturating_add(ns.into()));
+            host.script(task)?.awaited = Until::Time(time);
+            hrtimer::start_pinned(host, timer, host.tasks()[task].cpu, time);
+            return Ok(());
         }
+        self.goes_on(host, cpu, task)
     }
 
     /// What a script waits for has come.
@@ -308,6 +320,24 @@ impl ScriptRunner {
                 let timer = script.timer;
                 hrtimer::start_pinned(host, timer, cpu, time);
             }
+            Until::AfterEdge { edge, ns, .. } => {
+                let script = host.script(task)?;
+                script.alarm = None;
+                let (timer, pass) = (script.timer, script.passes);
+                if let Some(reached_ns) = self.points.reached_ns(edge, pass) {
+                    let time = reached_ns.saturating_add(ns.into());
+                    host.script(task)?.awaited = Until::Time(time);
+                    hrtimer::start_pinned(host, timer, cpu, time);
+                } else {
+                    let waiter = Waiter {
+                        task,
+                        pass,
+                        idle_in: None,
+                        work_ns: None,
+                    };
+                    self.points.wait(edge, waiter);
+                }
+            }
             Until::Armed(_)
             | Until::After(_)
             | Until::Rest { .. }
@@ -361,6 +391,10 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
     let run = &host.cfg().run;
     let end_ns = run.warmup_ns.saturating_add(run.duration_ns);
     let script = host.script(task)?;
+    script.answer_exit_us = match wait {
+        Until::AfterEdge { exit_us, .. } => exit_us,
+        _ => 0,
+    };
     let wait = match wait {
         Until::Work { edge, .. } if !balanced => Until::Edge(edge),
         Until::Time(time) if script.passes > 0 => {
@@ -368,6 +402,10 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
         }
         Until::Armed(ns) => Until::Time(script.armed.saturating_add(ns)),
         Until::After(ns) => Until::Time(now.saturating_add(ns)),
+        // What passes requests on does not repeat its steps.
+        Until::AfterEdge { ns, .. } if script.passes > 0 => {
+            Until::Time(now.saturating_add(ns.into()))
+        }
         Until::Sooner { time_ns, after_us } => {
             let began_ns = if script.passes > 0 {
                 script.pass_began

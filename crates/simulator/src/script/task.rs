@@ -64,6 +64,8 @@ pub(crate) struct ScriptTask {
     pub(super) waking: bool,
     /// When its timer was set last, in ns.
     pub(super) armed: u64,
+    /// What an idle CPU takes before it takes the answer that the script waits for, in us.
+    pub(super) answer_exit_us: u16,
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     pub(super) alarm: Option<u64>,
     pub(super) alarm_ns: u32,
@@ -129,6 +131,10 @@ pub struct ScriptOutcome {
 }
 
 impl ScriptTask {
+    pub(crate) fn answer_exit_ns(&self) -> u64 {
+        u64::from(self.answer_exit_us) * 1_000
+    }
+
     pub(crate) fn new(config: &ScriptConfig, timer: TimerNr, index: usize) -> Self {
         Self {
             steps: config.steps.clone(),
@@ -156,6 +162,7 @@ impl ScriptTask {
             slept: false,
             waking: false,
             armed: 0,
+            answer_exit_us: 0,
             awaited: Until::Time(0),
             work_until: None,
             computes_ns: 0,

@@ -3,6 +3,7 @@
 use stealtime_simulator::config::{
     Config, HostConfig, Knobs, ParamValue, RunConfig, Topology, VmConfig, WorkloadConfig,
 };
+use stealtime_simulator::script::Looks;
 
 /// Length of a run, in ns, with bursts of up to 80 ms: work of single runs differs by chance, the more so the
 /// fewer bursts there are.
@@ -167,10 +168,9 @@ impl DrawnHost {
                 seed,
             },
         };
-        // A kernel of today: how seldom an idle CPU looks for waiting tasks depends on its past, and no
-        // recording shows it.
+        // A kernel of today: a CPU that runs out of tasks looks for others as often as it finds them.
         config.scripts.searches_by_utilization = true;
-        config.scripts.newidle_skips_permille = random.below(1_001) as u16;
+        config.scripts.looks = Looks::Learned(None);
         Self {
             seed,
             config,

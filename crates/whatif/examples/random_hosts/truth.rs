@@ -12,8 +12,9 @@ use super::drawn::DrawnHost;
 
 /// Runs of each count.
 pub const RUNS: u64 = 3;
-/// Runs of a VM alone, of which its work alone is the mean. A lone VM has fewer bursts than several copies,
-/// so that its work differs by more from run to run.
+/// Runs of the counted VM alone, of which its work alone is the mean. A lone VM has fewer bursts than several
+/// copies, so that its work differs by more from run to run. A neighbour does the same in the runs of each
+/// count, and is compared with itself there.
 pub const RUNS_ALONE: u64 = 12;
 /// Counts beyond it are not asked for.
 pub const MOST: u32 = 8;
@@ -76,7 +77,12 @@ impl Truth {
         for vm in 0..host.vms() {
             let mut works = Vec::new();
             let mut is_elastic = false;
-            for run in first..first + if is_work { RUNS_ALONE } else { 1 } {
+            let runs = match (is_work, vm) {
+                (true, 0) => RUNS_ALONE,
+                (true, _) => RUNS,
+                (false, _) => 1,
+            };
+            for run in first..first + runs {
                 let recorded = recorded_vms(&record(&host.alone(vm, run))?);
                 let found = recorded.first().ok_or(Failure::NoVm)?;
                 works.push(found.work_ms);

@@ -1,5 +1,6 @@
 //! Waits that depend on what is left of a run, and how idle CPUs are found.
 
+use super::super::Looks;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -28,6 +29,35 @@ fn a_wait_for_a_time_or_sooner_ends_at_the_first_of_both() {
     }
 }
 
+#[test]
+fn an_answer_comes_so_long_after_its_request() {
+    let answer = |ns| {
+        Step::Halt(Until::AfterEdge {
+            edge: Edge(0),
+            ns,
+            exit_us: 0,
+        })
+    };
+    // The request is passed on after 10 ms. A vCPU waits from then on, before, and after the answer has come.
+    let passes_on = vec![work(10 * MS), Step::Reach(Edge(0)), work(50 * MS)];
+    for (steps, expected) in [
+        (vec![work(10 * MS), answer(5_000_000)], 15 * MS),
+        (vec![work(2 * MS), answer(5_000_000)], 15 * MS),
+        (vec![work(2 * MS), answer(0)], 10 * MS),
+        (vec![work(13 * MS), answer(5_000_000)], 15 * MS),
+        (vec![work(20 * MS), answer(5_000_000)], 20 * MS),
+    ] {
+        let mut host = config(2, 1, vec![passes_on.clone(), steps.clone()]);
+        host.scripts.tasks[1].vcpu = Some(0);
+        let outcome = run(&host, &mut ()).expect("it runs");
+        let finished = outcome.scripts[1].finished_ns.expect("it is through");
+        assert!(
+            finished.abs_diff(expected) < MS / 2,
+            "{steps:?}: {finished}"
+        );
+    }
+}
+
 /// Ready time of three servers on two CPUs.
 fn ready_ns(change: impl Fn(&mut Scripts)) -> u64 {
     let server = |n: u64| {
@@ -51,13 +81,15 @@ fn ready_ns(change: impl Fn(&mut Scripts)) -> u64 {
 fn busy_caches_are_not_searched_and_idle_cpus_may_not_look() {
     let usual = ready_ns(|_| {});
     let searched = ready_ns(|scripts| scripts.searches_by_utilization = true);
-    let neither = ready_ns(|scripts| {
-        scripts.searches_by_utilization = true;
-        scripts.newidle_skips_permille = 1000;
-    });
+    let looks = |permille| {
+        ready_ns(|scripts| {
+            scripts.searches_by_utilization = true;
+            scripts.looks = Looks::Learned(Some(permille));
+        })
+    };
     assert!(usual <= searched, "{usual}, {searched}");
-    assert!(searched < neither, "{searched}, {neither}");
+    assert!(searched < looks(0), "{searched}, {}", looks(0));
+    assert_eq!(searched, looks(1000));
     // A pure function of the configuration.
-    let half = || ready_ns(|scripts| scripts.newidle_skips_permille = 500);
-    assert_eq!(half(), half());
+    assert_eq!(looks(500), looks(500));
 }
