@@ -12,6 +12,7 @@ mod coupled;
 mod cpu;
 mod cpus;
 mod decisions;
+mod demand;
 mod export;
 mod extract;
 mod finish;
@@ -43,6 +44,7 @@ mod watch;
 
 pub use cpus::{NoCpuLeft, OnCpus};
 pub use decisions::Decisions;
+pub use demand::demand_deviations;
 pub use export::export_events;
 pub use extract::Extractor;
 pub use newidle::NewIdle;

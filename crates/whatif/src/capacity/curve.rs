@@ -50,6 +50,26 @@ impl Subject {
 }
 
 impl Subject {
+    /// Half of the 95 % interval of the number of it that demands as much as `count` of it do with all other
+    /// VMs.
+    fn demand_error(&self, vms: &[HostVm], count: f64) -> f64 {
+        let (mut counted, mut squares) = (0.0, 0.0);
+        for vm in vms.iter().filter(|vm| !vm.is_elastic) {
+            let unit = match self {
+                Self::Vm(name) if vm.name == *name => vm.run_ms,
+                _ => vm.run_ms * f64::from(vm.first),
+            };
+            let is_counted = !matches!(self, Self::Vm(name) if vm.name != *name);
+            counted += if is_counted { unit } else { 0.0 };
+            let demand = if is_counted { unit * count } else { unit };
+            squares += (demand * vm.demand_error).powi(2);
+        }
+        match counted > 0.0 {
+            true => squares.sqrt() / counted,
+            false => 0.0,
+        }
+    }
+
     /// How many of it the host has before it is counted.
     pub(crate) fn first(&self, vms: &[HostVm]) -> u32 {
         match self {
@@ -196,6 +216,30 @@ impl<R: Replays + ?Sized> Tracer<'_, R> {
         self.points.get(&count).ok_or(FitError::Stopped)
     }
 
+    /// The least and the greatest that the largest count may be, for the recording has more or less of each
+    /// VM's demand than is usual. Limits fail where all VMs demand so much. Two counts miss their limits by
+    /// so much that the place between them follows.
+    fn by_demand(&self, found: Largest) -> (u32, u32) {
+        let Some(count) = found.count else {
+            return (0, 0);
+        };
+        let excess = |count: u32| {
+            let checks = self.points.get(&count)?.checks.iter().map(Check::excess);
+            checks.max_by(f64::total_cmp)
+        };
+        let excesses = (excess(count), excess(count.saturating_add(1)));
+        let (Some(holding), Some(failing)) = excesses else {
+            return (count, count);
+        };
+        let part = -holding / (failing - holding).max(f64::MIN_POSITIVE);
+        let end = f64::from(count) + part.clamp(0.0, 1.0);
+        let error = self.subject.demand_error(self.measure.vms, end);
+        // The end fails: the largest count is below it.
+        let below = |end: f64| (end.ceil() - 1.0).max(0.0) as u32;
+        let bounds = [end - error, end + error].map(below);
+        (bounds[0].min(count), bounds[1].max(count))
+    }
+
     fn largest(&mut self, bound: u32, is_held: fn(Outcome) -> bool) -> Result<Largest, FitError> {
         search::largest(self.subject.first(self.measure.vms), bound, |count| {
             Ok(self.point(count)?.holds(is_held))
@@ -231,6 +275,7 @@ pub(crate) fn trace<R: Replays + ?Sized>(
     let sure = tracer.largest(bound, |outcome| outcome == Outcome::Holds)?;
     let possible = tracer.largest(bound, |outcome| outcome != Outcome::Fails)?;
     let next = found.count.map_or(first, |count| count.saturating_add(1));
+    let by_demand = tracer.by_demand(found);
     let mut failure = None;
     if let Some(check) = tracer.points.get(&next).and_then(Point::broken) {
         let counts = subject.counts(measure.vms, next);
@@ -249,8 +294,8 @@ pub(crate) fn trace<R: Replays + ?Sized>(
         sentence: String::new(),
         first,
         largest: found.count,
-        least: sure.count.unwrap_or(0).min(found.count.unwrap_or(0)),
-        greatest: possible.count.unwrap_or(0).max(found.count.unwrap_or(0)),
+        least: sure.count.unwrap_or(0).min(by_demand.0),
+        greatest: possible.count.unwrap_or(0).max(by_demand.1).min(bound),
         bound,
         bound_by,
         is_bounded: found.is_bounded,

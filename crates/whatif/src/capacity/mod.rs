@@ -62,6 +62,8 @@ pub struct HostVm {
     pub wakeup_p99_us: f64,
     /// Work in the recording, in ms per second.
     pub work_ms: f64,
+    /// How far its demand may be from that in a longer recording: half of the 95 % interval, as a share.
+    pub demand_error: f64,
     /// It never waits for anything but a CPU.
     pub is_elastic: bool,
     /// It is a VM of another recording: this host has none of it as recorded. Figures are those of its own

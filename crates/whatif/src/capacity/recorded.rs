@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use stealtime_lab::stats;
+use stealtime_replay::{Recording, demand_deviations};
 use stealtime_simulator::script::Then;
 
 use crate::baseline::Baseline;
@@ -40,6 +42,13 @@ impl std::fmt::Debug for RecordedHost<'_> {
     }
 }
 
+/// Half of the 95 % interval of a VM's demand, as a share of it.
+fn demand_error(recording: &Recording, vm: usize) -> f64 {
+    let (deviations, total_ns) = demand_deviations(recording, vm);
+    let half = stats::estimate(&deviations).and_then(|estimate| estimate.half_width);
+    half.unwrap_or(0.0) * deviations.len() as f64 / total_ns.max(1) as f64
+}
+
 /// The VMs of a recording, in its order.
 #[must_use]
 pub fn vms(recorded: &Recorded) -> Vec<HostVm> {
@@ -61,6 +70,7 @@ pub fn vms(recorded: &Recorded) -> Vec<HostVm> {
             wakeup_p50_us: measured.wakeup_p50(index),
             wakeup_p99_us: measured.wakeup_p99(index),
             work_ms: measured.work(index),
+            demand_error: demand_error(&recorded.recording, index),
             is_elastic: is_elastic(index),
             is_added: false,
             first: 1,

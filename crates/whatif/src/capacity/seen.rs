@@ -252,6 +252,7 @@ mod tests {
             wakeup_p50_us: 0.0,
             wakeup_p99_us: 0.0,
             work_ms: 0.0,
+            demand_error: 0.0,
             is_elastic: false,
             is_added: false,
             first: 1,

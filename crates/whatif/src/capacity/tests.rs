@@ -28,6 +28,7 @@ pub(super) fn vm(name: &str, run_ms: f64, is_elastic: bool) -> HostVm {
         wakeup_p50_us: 100.0,
         wakeup_p99_us: 100.0,
         work_ms: run_ms,
+        demand_error: 0.0,
         is_elastic,
         is_added: false,
         first: 1,
@@ -207,6 +208,27 @@ fn noise_widens_the_interval_around_the_count() {
         "{}",
         curve.sentence
     );
+}
+
+#[test]
+fn a_demand_that_is_uncertain_widens_the_interval() {
+    let interval = |error: f64, other: f64| {
+        let with = |name, run_ms, demand_error| HostVm {
+            demand_error,
+            ..vm(name, run_ms, false)
+        };
+        let vms = vec![with("web", 150.0, error), with("db", 300.0, other)];
+        let host = Formula::new(vms, 4, 0.0);
+        let document = answer(&host, &question(&["web"], &["ready<5%"]));
+        let curve = &document.curves[0];
+        assert_eq!(curve.largest, Some(17));
+        (curve.least, curve.greatest)
+    };
+    // Limits fail at the demand of 18 of web.
+    assert_eq!(interval(0.0, 0.0), (17, 17));
+    assert_eq!(interval(0.1, 0.0), (16, 19));
+    // One of db demands as much as two of web.
+    assert_eq!(interval(0.0, 0.6), (16, 19));
 }
 
 #[test]
