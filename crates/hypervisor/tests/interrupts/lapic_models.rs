@@ -12,7 +12,7 @@ use stealtime_hypervisor::posted_interrupt::ipi_virtualization::{
     ExitReason, PidPointerTable, Route,
 };
 use stealtime_hypervisor::posted_interrupt::{
-    Control, Descriptor, LocalLists, NotOnACpu, PostedVcpu, SharedVcpu, Suppression, vtd,
+    Control, Descriptor, LocalLists, NotOnACpu, PostedVcpu, Requests, SharedVcpu, Suppression, vtd,
 };
 
 use crate::rig::{IPIV_HOST, SLEEPS};
@@ -348,10 +348,13 @@ fn ipi_virtualization_takes_plain_ipis_only() {
     let exit = |reason| Route::Exit(reason);
     let apic_id = 2;
     let address = 0x1080;
-    assert_eq!(
-        table.route(&fixed, true, &()),
-        Route::Post { apic_id, address }
-    );
+    let lowest = Interrupt::from_icr(0x4010, 2, true);
+    for ipi in [fixed, lowest] {
+        assert_eq!(
+            table.route(&ipi, true, &()),
+            Route::Post { apic_id, address }
+        );
+    }
     for (low, high, reason) in [
         (0x48fd, 2, ExitReason::Form),
         (0x44fd, 2, ExitReason::Form),
@@ -483,6 +486,17 @@ fn a_vcpu_without_a_wakeup_list_is_refused() {
     };
     assert_eq!(own.put(&vcpu, SLEEPS, &lists, &()), Err(no_list));
     assert!(no_list.to_string().contains("CPU 9"));
+}
+
+#[test]
+fn only_pending_requests_are_taken() {
+    let vcpu = SharedVcpu::<Word>::new(true);
+    let both = Requests(Requests::EVENT.0 | Requests::UNBLOCK.0);
+    let others = Requests(Requests::EVENT.0 | Requests::MIGRATE_TIMER.0);
+    assert_eq!(vcpu.take(both), Requests(0));
+    vcpu.request(both);
+    assert_eq!(vcpu.take(others), Requests::EVENT);
+    assert_eq!(vcpu.requests(), Requests::UNBLOCK);
 }
 
 #[test]
