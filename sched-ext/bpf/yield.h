@@ -7,8 +7,9 @@
  * that before the vCPU that KVM nominates.
  *
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
- * receiver until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays. Without loans the target is
- * credited as in the series, within the guard, and the yielder forfeits its request.
+ * receiver until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays.
+ * Without loans the target is credited as in the series, within the guard, and the yielder forfeits its
+ * request.
  */
 #ifndef STEALTIME_YIELD_H
 #define STEALTIME_YIELD_H
@@ -148,6 +149,11 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	/* A yielder that has had more than its share lends nothing: pairs that take turns would never end. */
 	if (loan ? !is_due(yielder) && !is_due(task) : !credit_target(task, cpu, now)) {
 		count(REFUSED_GUARD, 1);
+		/* The yielder's CPU picks once KVM's scan is over: tasks that are due run. */
+		if (loan && from->scx.slice) {
+			set_slice(from, 0);
+			scx_bpf_kick_cpu(here, SCX_KICK_PREEMPT);
+		}
 		return false;
 	}
 	if (!may_run_here) {

@@ -27,7 +27,8 @@ pub enum Refusal {
     ReceiverRuns,
     /// The receiver has answered since the yielder's exit.
     Answered,
-    /// Neither the yielder nor the target has had less than its share.
+    /// Neither the yielder nor the target has had less than its share. The yielder's CPU picks once KVM's
+    /// scan is over: tasks that are due run.
     Guard,
     /// Both may run on one CPU each, and not the same.
     Pinned,
@@ -45,7 +46,7 @@ pub enum Yielded {
         /// The CPU on which it waits, if it may not run on the yielder's.
         kicked: Option<RqId>,
     },
-    /// The yielder goes on.
+    /// The yielder goes on, but for [`Refusal::Guard`].
     Refused(Refusal),
 }
 
@@ -261,6 +262,7 @@ impl Scx {
         // A yielder that has had more than its share lends nothing: pairs that take turns would never
         // end.
         if !yielder_due && !target_due {
+            self.tasks[yielder].slice_ns = 0;
             return Yielded::Refused(Refusal::Guard);
         }
         let mut slice_ns = self.tasks[yielder]

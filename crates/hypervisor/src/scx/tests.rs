@@ -177,6 +177,24 @@ fn lag_outlasts_a_sleep_and_a_debt_does_not() {
 }
 
 #[test]
+fn a_spinner_beyond_its_share_gives_its_cpu_to_a_task_that_is_due() {
+    let mut host = Host::new();
+    let [former, spinner, due] = [(); 3].map(|()| host.awake(0, None));
+    // One has had a slice, one most of it, and the third one nothing.
+    let slice_ns = Config::default().slice_ns;
+    host.now_ns += slice_ns;
+    assert_eq!(host.pick(), Some(spinner));
+    host.now_ns += slice_ns - MS / 10;
+    assert_eq!(host.scx.tick(host.cpu, host.now_ns), Ok(false));
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, former, Awaits::Nothing, host.now_ns, &Anywhere);
+    assert_eq!(yielded, Ok(Yielded::Refused(Refusal::Guard)));
+    assert_eq!(host.scx.tick(host.cpu, host.now_ns), Ok(true));
+    assert_eq!(host.pick(), Some(due));
+}
+
+#[test]
 fn yields_are_refused_with_their_reason() {
     let mut host = Host::new();
     let sender = host.awake(0, None);

@@ -4,7 +4,7 @@ use stealtime_hypervisor::directed_yield::YieldTo;
 use stealtime_hypervisor::fair::{
     self, Actions, Attr, Block, Error, Fair, GroupId, PickMode, Resched, RqId, TaskId,
 };
-use stealtime_hypervisor::scx::{Affinity, Awaits, Scx, Yielded};
+use stealtime_hypervisor::scx::{Affinity, Awaits, Refusal, Scx, Yielded};
 
 use super::{Host, Irq, Task, irq, place};
 use crate::fault::Sim;
@@ -311,7 +311,13 @@ pub(crate) fn yield_to(
             }
             Ok(YieldTo::Yielded)
         }
-        Yielded::Refused(_) => Ok(YieldTo::Declined),
+        Yielded::Refused(refusal) => {
+            if refusal == Refusal::Guard {
+                // It is in the host, and picks on its way back.
+                host.cpus[cpu].resched = Resched::Now;
+            }
+            Ok(YieldTo::Declined)
+        }
     }
 }
 

@@ -530,6 +530,7 @@ impl Plain {
         }
         let due = [yielder, index].map(|i| self.is_due(i));
         if due == [false, false] {
+            self.threads[yielder].slice_ns = 0;
             return Yielded::Refused(Refusal::Guard);
         }
         // A nominee that is due pays for itself, and so does a receiver that alone is.
