@@ -154,14 +154,14 @@ impl RecordError {
         doing: &'static str,
         source: io::Error,
         is_root: bool,
-        lockdown: impl Fn() -> Option<String>,
+        lockdown: impl FnOnce() -> Option<String>,
     ) -> Self {
         let path = path.to_owned();
-        let mode = || lockdown().filter(|_| is_root);
+        let lockdown = is_root.then(lockdown).flatten();
         match source.kind() {
             // A folder of tracefs that cannot have its files is not made: EINVAL.
             io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-                if mode().as_deref() == Some(CONFIDENTIALITY) =>
+                if lockdown.as_deref() == Some(CONFIDENTIALITY) =>
             {
                 Self::LockedDown { path, doing }
             }
@@ -169,7 +169,7 @@ impl RecordError {
             io::ErrorKind::PermissionDenied if is_root => Self::Refused {
                 path,
                 doing,
-                lockdown: mode(),
+                lockdown,
             },
             io::ErrorKind::PermissionDenied => Self::NoRights { path },
             io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },

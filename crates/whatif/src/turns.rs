@@ -168,7 +168,7 @@ impl<'b> RecordedTurns<'b> {
             figures,
             missing: self.lacking(|slice, vm| !slice.present[vm]),
             without_wakeups: self
-                .lacking(|slice, vm| slice.present[vm] && !slice.measured.has_wakeups(vm)),
+                .lacking(|slice, vm| slice.present[vm] && !slice.has(vm, WAKEUP_P99)),
             lost: self.slices.iter().map(|slice| slice.lost).sum(),
         })
     }
@@ -178,9 +178,14 @@ impl<'b> RecordedTurns<'b> {
         let freed = variant.map(|variant| &variant.gain.cpu_freed);
         let halts = halts(&self.slices, pairs, vcpus);
         figures.extend(halts.map(|figure| figure.next_to(freed, -1.0)));
-        let waiting = |m: &Measured| m.others_ready;
-        let waiting = |is_changed| values(&self.slices, pairs, is_changed, &|_| true, &waiting);
-        let tasks = figure(gain::HOST_TASKS, "waiting", Better::Lower, vcpus, waiting);
+        let tasks = of_host(
+            &self.slices,
+            pairs,
+            vcpus,
+            gain::HOST_TASKS,
+            "waiting",
+            &|m| m.others_ready,
+        );
         let tasks = tasks.map(TurnFigure::deciding_as_loss);
         let predicted = variant.map(|variant| &variant.gain.host_tasks);
         figures.extend(tasks.map(|figure| figure.next_to(predicted, -1.0)));
@@ -218,14 +223,25 @@ fn values(
         .collect()
 }
 
+/// A figure of the host: all slices count.
+fn of_host(
+    slices: &[Slice],
+    pairs: usize,
+    vcpus: usize,
+    subject: &str,
+    quantity: &'static str,
+    value: &dyn Fn(&Measured) -> f64,
+) -> Option<TurnFigure> {
+    let values = |is_changed| values(slices, pairs, is_changed, &|_| true, value);
+    figure(subject, quantity, Better::Lower, vcpus, values)
+}
+
 /// CPU time in halts of all VMs. It decides as a loss unless they are spared more waiting, as in predictions.
 fn halts(slices: &[Slice], pairs: usize, vcpus: usize) -> Option<TurnFigure> {
-    let of_host = |quantity, value: &dyn Fn(&Measured) -> f64| {
-        let values = |is_changed| values(slices, pairs, is_changed, &|_| true, value);
-        figure("host", quantity, Better::Lower, vcpus, values)
-    };
-    let net = of_host("net", &|m| m.all_ready() + m.all_in_halts())?;
-    let mut halts = of_host("halts", &Measured::all_in_halts)?;
+    let net = |m: &Measured| m.all_ready() + m.all_in_halts();
+    let net = of_host(slices, pairs, vcpus, "host", "net", &net)?;
+    let halted = &Measured::all_in_halts;
+    let mut halts = of_host(slices, pairs, vcpus, "host", "halts", halted)?;
     halts.decides &= halts.word != Word::Worse || net.word != Word::Better;
     Some(halts)
 }
@@ -397,6 +413,7 @@ mod tests {
         assert_eq!(word(&[100.0], &[50.0]), Some((Word::Unknown, None)));
         assert_eq!(word(&[], &[]), None);
     }
+
     /// A slice of 1 s with one VM of one vCPU.
     fn slice(turn: usize, ready_ns: u64, in_halts_ns: u64, wakeups: &[u64]) -> Slice {
         let vcpu = VcpuTimes {

@@ -196,8 +196,8 @@ impl ScriptRunner {
         Ok(match wait {
             Until::Edge(edge) | Until::Work { edge, .. } => self.points.is_reached(edge, pass),
             Until::AfterEdge { edge, ns, .. } => {
-                let reached_ns = self.points.reached_ns(edge, pass);
-                reached_ns.is_some_and(|time| time.saturating_add(ns.into()) <= host.now())
+                let answered_ns = self.answered_ns(edge, ns, pass);
+                answered_ns.is_some_and(|time| time <= host.now())
             }
             Until::Time(time) => time <= host.now(),
             // [`instant`] has made times of them.
@@ -216,14 +216,17 @@ impl ScriptRunner {
             // No script waits there.
             return Ok(());
         };
-        let script = host.script(task)?;
-        if let Until::AfterEdge { ns, .. } = script.awaited {
-            let (timer, time) = (script.timer, host.now().saturating_add(ns.into()));
-            host.script(task)?.awaited = Until::Time(time);
-            hrtimer::start_pinned(host, timer, host.tasks()[task].cpu, time);
-            return Ok(());
+        if let Until::AfterEdge { ns, .. } = host.script(task)?.awaited {
+            let (cpu, time) = (host.tasks()[task].cpu, host.now().saturating_add(ns.into()));
+            return expect_time(host, cpu, task, time);
         }
         self.goes_on(host, cpu, task)
+    }
+
+    /// When the answer comes for a script that waits in this pass, in ns, if its request has been passed on.
+    fn answered_ns(&self, edge: Edge, ns: u32, pass: u32) -> Option<u64> {
+        let reached_ns = self.points.reached_ns(edge, pass)?;
+        Some(reached_ns.saturating_add(ns.into()))
     }
 
     /// What a script waits for has come.
@@ -314,20 +317,13 @@ impl ScriptRunner {
                 self.expect_work(host, task, edge, ns, busy)?;
                 expect_alarm(host, cpu, task)?;
             }
-            Until::Time(time) => {
-                let script = host.script(task)?;
-                script.alarm = None;
-                let timer = script.timer;
-                hrtimer::start_pinned(host, timer, cpu, time);
-            }
+            Until::Time(time) => expect_time(host, cpu, task, time)?,
             Until::AfterEdge { edge, ns, .. } => {
                 let script = host.script(task)?;
                 script.alarm = None;
-                let (timer, pass) = (script.timer, script.passes);
-                if let Some(reached_ns) = self.points.reached_ns(edge, pass) {
-                    let time = reached_ns.saturating_add(ns.into());
-                    host.script(task)?.awaited = Until::Time(time);
-                    hrtimer::start_pinned(host, timer, cpu, time);
+                let pass = script.passes;
+                if let Some(time) = self.answered_ns(edge, ns, pass) {
+                    expect_time(host, cpu, task, time)?;
                 } else {
                     let waiter = Waiter {
                         task,
@@ -346,6 +342,16 @@ impl ScriptRunner {
         }
         Ok(())
     }
+}
+
+/// The script's timer ends its wait.
+fn expect_time(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, time_ns: u64) -> Sim {
+    let script = host.script(task)?;
+    script.alarm = None;
+    script.awaited = Until::Time(time_ns);
+    let timer = script.timer;
+    hrtimer::start_pinned(host, timer, cpu, time_ns);
+    Ok(())
 }
 
 /// Begins the next stretch of a step up to a stall, or the stall. Whether there is one.
