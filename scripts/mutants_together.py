@@ -8,7 +8,6 @@ its own. `const` functions become plain ones, where nothing constant calls them.
 import json
 import re
 import subprocess
-
 from collections import defaultdict
 
 import tree_sitter_rust
@@ -150,13 +149,13 @@ class Overlay:
 def cargo(words, tree, environment):
     """Whether it succeeds, and its messages."""
     command = ["cargo", *words, "--quiet", "--offline", "--message-format=json"]
-    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True)
+    ran = subprocess.run(command, check=False, cwd=tree, env=environment, capture_output=True)
     messages = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith(b"{")]
     return ran.returncode == 0, messages
 
 
 def blamed(error, files):
-    """The mutants in whose code the compiler finds this error."""
+    """The mutants that this error of the compiler is about."""
     found = set()
     for span in error["spans"]:
         text = files.get(span["file_name"], "").encode()
