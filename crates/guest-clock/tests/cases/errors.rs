@@ -5,7 +5,7 @@ use std::time::Duration;
 use guest_clock::device::Stopping;
 use guest_clock::guest::Guest;
 
-use super::descriptors::{settled_like, used};
+use super::descriptors::settled;
 use super::limits::seccomp::{end, equal, install, word};
 use super::limits::{alone, pair};
 use super::{Case, IOCTLS, Outcome, refusals, save_and_restore};
@@ -20,16 +20,12 @@ fn errors() -> Outcome {
     let [source, target] = pair()?;
     let within = Stopping::Within(Duration::from_secs(10));
     save_and_restore(&source, &target, within)?;
-    let before = used();
+    let before = settled();
     let mut failed = 0;
     for ioctl in IOCTLS {
         let outcome = with_failing(ioctl, &source, &target, within);
         failed += usize::from(outcome.is_err());
-        assert_eq!(
-            settled_like(before),
-            before,
-            "{ioctl:#x}: descriptors, threads"
-        );
+        assert_eq!(settled(), before, "{ioctl:#x}: descriptors, threads");
     }
     // Some a VM does without: a notice of the pause, a frequency that is the host's.
     assert!(failed > IOCTLS.len() / 2, "{failed}");
@@ -37,7 +33,7 @@ fn errors() -> Outcome {
     for outcome in &refused {
         assert!(outcome.is_err());
     }
-    assert_eq!(settled_like(before), before, "descriptors, threads");
+    assert_eq!(settled(), before, "descriptors, threads");
     println!(
         "  {failed} of {} ioctls were errors, {} refusals",
         IOCTLS.len(),

@@ -458,16 +458,14 @@ fn busy_again() -> Outcome {
     };
     let done = std::thread::scope(|scope| {
         let runs = scope.spawn(|| guest.run(30_000));
-        // KVM starts a thread of its own when the guest first runs.
-        let used = || [descriptors::used()[0], descriptors::helpers()];
-        let before = used();
+        let before = descriptors::used();
         let save = || GuestClocks::save_with(&vm, &vcpu, within);
         let first = save_until_busy(save, || runs.is_finished());
         let tries = (0..20).map(|_| save());
         let tries: Vec<_> = [first].into_iter().chain(tries).collect();
         // A helper that was started too late to ask ends by itself.
         let more = || {
-            used()
+            descriptors::used()
                 .iter()
                 .zip(before)
                 .any(|(now, before)| *now > before + 1)
