@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use stealtime_hypervisor::fair::{
-    Attr, Block, Cfs, Config, Error, Fair, Feature, PickMode, Preempt, Resched,
+    Attr, Block, Cfs, Config, Error, Fair, Feature, PickMode, Policy, Preempt, Resched, RqId,
 };
 
 fn config(cpus: u32) -> Config {
@@ -130,5 +130,69 @@ fn forks_nominate_no_buddy() {
             fair.pick(rq, 0).unwrap();
         }
         assert_eq!(fair.queue(rq, None).unwrap().next, None, "{n}");
+    }
+}
+
+/// Two tasks of nice 0 on one CPU with a latency of 6 ms. One runs for 5 ms and sleeps, the other one until
+/// it leads by `lead_ns`. It sleeps too, is woken and picked at once. Then the first one wakes, at
+/// [`WOKEN_NS`] and the lead.
+fn woken_behind(policy: Policy, lead_ns: u64) -> (Fair, RqId, Resched) {
+    let mut fair = Fair::new(config(1)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let attr = Attr {
+        policy,
+        ..Attr::default()
+    };
+    let sleeper = fair.create_task(attr, None).unwrap();
+    let leader = fair.create_task(Attr::default(), None).unwrap();
+    fair.fork(sleeper, rq, 0).unwrap();
+    fair.pick(rq, 0).unwrap();
+    // It begins with the virtual runtime of the current task.
+    fair.fork(leader, rq, 0).unwrap();
+    fair.block(rq, Block::Sleep, 5_000_000).unwrap();
+    assert_eq!(fair.pick(rq, 5_000_000).unwrap().task, Some(leader));
+    let now_ns = WOKEN_NS + lead_ns;
+    fair.block(rq, Block::Sleep, now_ns).unwrap();
+    fair.pick(rq, now_ns).unwrap();
+    fair.wake(leader, rq, now_ns).unwrap();
+    assert_eq!(fair.pick(rq, now_ns).unwrap().task, Some(leader));
+    let woken = fair.wake(sleeper, rq, now_ns).unwrap();
+    (fair, rq, woken.resched)
+}
+
+/// When both tasks have run for 5 ms.
+const WOKEN_NS: u64 = 10_000_000;
+
+/// `check_preempt_tick`: a lead over the first one that waits preempts once it exceeds the slice. That is
+/// half of 6 ms by an inverse weight that is rounded down: 2,999,998 ns.
+#[test]
+fn a_lead_of_more_than_a_slice_preempts_at_a_tick() {
+    for (ran_ns, resched) in [(1_000_000, Resched::None), (1_000_001, Resched::Now)] {
+        let (mut fair, rq, woken) = woken_behind(Policy::Batch, 1_999_998);
+        assert_eq!(woken, Resched::None, "batch tasks preempt none");
+        let tick = fair.tick(rq, WOKEN_NS + 1_999_998 + ran_ns).unwrap();
+        assert_eq!(tick.resched, resched, "{ran_ns}");
+    }
+}
+
+/// It does not before the task has run for `min_granularity_ns`. The sleeper is placed half a latency behind.
+#[test]
+fn a_lead_does_not_preempt_before_the_granularity() {
+    for (ran_ns, resched) in [(749_999, Resched::None), (750_000, Resched::Now)] {
+        let (mut fair, rq, _) = woken_behind(Policy::Batch, 8_000_000);
+        let tick = fair.tick(rq, WOKEN_NS + 8_000_000 + ran_ns).unwrap();
+        assert_eq!(tick.resched, resched, "{ran_ns}");
+    }
+}
+
+/// `wakeup_preempt_entity`: a waking task preempts if it is behind by more than the granularity, 1 ms.
+#[test]
+fn a_waking_task_preempts_beyond_the_wakeup_granularity() {
+    for (lead_ns, resched) in [(1_000_000, Resched::None), (1_000_001, Resched::Now)] {
+        assert_eq!(
+            woken_behind(Policy::Normal, lead_ns).2,
+            resched,
+            "{lead_ns}"
+        );
     }
 }

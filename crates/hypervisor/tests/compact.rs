@@ -124,6 +124,30 @@ fn a_folded_part_is_as_one_that_stayed() {
     }
 }
 
+/// The part of a group with a delayed dequeue is folded as that takes place, and only where parts may be
+/// folded (`set_lean`).
+#[test]
+fn a_delayed_part_is_folded_as_it_leaves() {
+    for lean in [false, true] {
+        let mut host = host(PickMode::Hierarchical, CgroupMode::Smp, lean);
+        let (mut dice, mut now, mut folded) = (7, 0, 0);
+        for _ in 0..if cfg!(miri) { 200 } else { 2_000 } {
+            now += roll(&mut dice, 3_000_000) as u64;
+            let parts = |h: &Host| {
+                let groups = h.tasks.iter().map(|task| task.1);
+                let all = groups.flat_map(|group| h.rqs.iter().map(move |&rq| (rq, group)));
+                all.filter(|&(rq, group)| h.fair.queue(rq, Some(group)).is_ok())
+                    .count()
+            };
+            let before = parts(&host);
+            host.step(&mut dice, now);
+            folded += before.saturating_sub(parts(&host));
+        }
+        assert!(host.rqs.iter().all(|&rq| host.fair.consistent(rq)));
+        assert_eq!(folded > 0, lean, "{folded}");
+    }
+}
+
 /// What is kept of a folded part has 32 bits for its load, which each of 17 CPUs brings beyond that.
 #[test]
 fn a_part_with_a_larger_load_is_not_folded() {

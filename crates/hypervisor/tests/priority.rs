@@ -173,3 +173,21 @@ fn a_sleeper_of_cfs_changes_its_base_as_it_moves() {
     assert_eq!(fair.view(sleeper).unwrap().entity.vruntime, placed);
     assert_ne!(of(&fair, None), of(&fair, Some(group)));
 }
+
+/// `set_user_nice` of 6.1 checks after every change. A running task whose priority is as before runs on: the
+/// idle policy had lowered it to that of nice 5 already.
+#[test]
+fn cfs_asks_for_nothing_if_nice_catches_up_with_the_priority() {
+    let (mut fair, rq, [running, _]) = host(config(true));
+    set_attr(&mut fair, running, Policy::Idle, 5);
+    let mut now = 0;
+    while fair.pick(rq, now).unwrap().task != Some(running) {
+        now += 4_000_000;
+        fair.tick(rq, now).unwrap();
+    }
+    assert_eq!(resched(&fair, rq), Resched::None);
+    fair.set_nice(running, 5, now).unwrap();
+    assert_eq!(resched(&fair, rq), Resched::None, "5 to 5");
+    fair.set_nice(running, 6, now).unwrap();
+    assert_eq!(resched(&fair, rq), Resched::Now, "5 to 6");
+}
