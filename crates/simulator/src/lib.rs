@@ -42,6 +42,7 @@ mod fault;
 mod guest;
 mod host;
 pub mod ids;
+pub mod inject;
 mod kvm;
 mod machine;
 mod migration;

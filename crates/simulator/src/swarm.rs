@@ -7,12 +7,15 @@ use stealtime_hypervisor::posted_interrupt::Suppression;
 use stealtime_hypervisor::wakeup_batch::policy::BatchPolicy;
 
 use crate::config::{
-    CState, CfsKnobs, Config, GuestConfig, HostConfig, Hypervisor, IdleMethod, Knobs, ParamValue,
-    Pinning, Profile, RunConfig, TaskConfig, Topology, VmConfig, WorkloadConfig, XenScheduler,
+    CState, CfsKnobs, ClockMethod, Config, GuestConfig, HostClock, HostConfig, Hypervisor,
+    IdleMethod, Knobs, MigrationConfig, ParamValue, Pinning, Profile, RunConfig, TaskConfig,
+    Topology, VmConfig, WorkloadConfig, XenScheduler,
 };
 use crate::engine::{Random, Streams};
 use crate::fault::Fault;
+use crate::inject::{Incident, Injected, Injection};
 use crate::machine::Machine;
+use crate::migration::ClockOutcome;
 use crate::outcome::Outcome;
 use crate::workload::{LIBRARY, Workload};
 
@@ -75,10 +78,150 @@ pub fn scenario(seed: u64) -> Config {
 /// [`Fault`]: any but [`Fault::Stopped`] is a defect, of the simulator, of a mechanism or of the
 /// scenario.
 pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<Outcome, Fault> {
+    let (outcome, _) = run_disturbed(config, &Injection::default(), stop)?;
+    Ok(outcome)
+}
+
+/// The scenario of a seed with guests that migrate, and the faults that are injected into it.
+#[must_use]
+pub fn disturbed(seed: u64) -> (Config, Injection) {
+    let mut config = scenario(seed);
+    let mut random = Streams::new(seed).named("swarm/faults");
+    let r = &mut random;
+    let cpus = config.host.topology.cpus();
+    // Most faults show within a millisecond or two; short runs try more scenarios.
+    if r.chance(750) {
+        config.run.duration_ns = config.run.duration_ns.div_ceil(4);
+    }
+    let end_ns = config.run.warmup_ns + config.run.duration_ns;
+    for vm in &mut config.vms {
+        if r.chance(250) {
+            vm.migration = Some(migration(r, end_ns, cpus));
+            vm.workload = WorkloadConfig::named("clock-reader");
+        }
+    }
+    let often = |r: &mut Random, chance: u32| match r.chance(chance) {
+        true => r.between(1, 100) as u32,
+        false => 0,
+    };
+    let mut injection = Injection {
+        seed: r.bits(),
+        lost_of_1000: often(r, 300),
+        late_of_1000: often(r, 500),
+        late_ns: r.between(1, 200_000),
+        twice_of_1000: often(r, 400),
+        unanswered_of_1000: often(r, 300),
+        incidents: Vec::new(),
+    };
+    for _ in 0..r.below(8) {
+        let incident = incident(r, &config, cpus);
+        injection.incidents.push((r.below(end_ns), incident));
+    }
+    (config, injection)
+}
+
+/// Runs a scenario with faults, all checks on. Also says how often each fault has happened.
+///
+/// # Errors
+///
+/// As [`run`]. [`Fault::Broken`] is also for a guest that migrates by offsets. Its clocks step back, differ
+/// among its vCPUs, or are further off than the method's bound.
+pub fn run_disturbed(
+    config: &Config,
+    injection: &Injection,
+    stop: &dyn Fn() -> bool,
+) -> Result<(Outcome, Injected), Fault> {
     let mut sink = ();
     let mut machine = Machine::new(config, &mut sink)?;
     machine.set_checks(true);
-    machine.run(stop)
+    if *injection != Injection::default() {
+        machine.inject(injection)?;
+    }
+    let outcome = machine.run(stop)?;
+    for (vm, result) in (0..).zip(&outcome.vms) {
+        let migration = config
+            .vms
+            .get(vm as usize)
+            .and_then(|vm| vm.migration.as_ref());
+        if let (Some(migration), Some(clocks)) = (migration, result.clocks)
+            && migration.method == ClockMethod::Offset
+            && !keeps_time(migration, &clocks, injection.steps_clock_of(vm))
+        {
+            return Err(Fault::Broken {
+                at_ns: config.run.warmup_ns + config.run.duration_ns,
+                what: format!("check clocks-kept: VM {vm}: {clocks:?}"),
+            });
+        }
+    }
+    Ok((outcome, machine.injected()))
+}
+
+/// Whether the clocks of a guest that was moved by offsets are as promised. The method's bound ends at the
+/// reading on the destination; until the guest runs, the difference of both rates comes on top.
+fn keeps_time(migration: &MigrationConfig, clocks: &ClockOutcome, wall_clock_steps: bool) -> bool {
+    let (s, d) = (&migration.source, &migration.destination);
+    let ppb = u64::from(s.drift_ppb.unsigned_abs()) + u64::from(d.drift_ppb.unsigned_abs());
+    let bound_ns = clocks.bound_ns + (clocks.blackout_ns * ppb).div_ceil(1_000_000_000);
+    let agrees = clocks.steps_back == 0 && clocks.difference_ns == 0;
+    agrees && (wall_clock_steps || clocks.error_ns.unsigned_abs() <= bound_ns)
+}
+
+fn incident(r: &mut Random, config: &Config, cpus: u32) -> Incident {
+    let vm = r.below(config.vms.len() as u64) as u32;
+    match r.below(4) {
+        0 => Incident::Kill { vm },
+        1 => Incident::Hang {
+            vm,
+            vcpu: r.below(u64::from(config.vms[vm as usize].vcpus)) as u32,
+        },
+        2 => Incident::ClockStep {
+            vm,
+            ns: r.below(20_000_000_000) as i64 - 10_000_000_000,
+        },
+        _ => {
+            // Up to a millisecond, shorter ones more often.
+            let most_ns = 1 << r.between(10, 20);
+            let (cpu, ns) = (r.below(cpus.into()) as u32, r.between(1_000, most_ns));
+            Incident::Stall { cpu, ns }
+        }
+    }
+}
+
+fn migration(r: &mut Random, end_ns: u64, cpus: u32) -> MigrationConfig {
+    let method = match r.below(5) {
+        0 => ClockMethod::Value,
+        1 => ClockMethod::Documented,
+        _ => ClockMethod::Offset,
+    };
+    let source = host_clock(r);
+    let mut destination = host_clock(r);
+    if r.chance(500) {
+        destination.tsc_khz = source.tsc_khz;
+    }
+    MigrationConfig {
+        at_ns: r.below(end_ns / 2),
+        to_cpus: some_cpus(r, cpus),
+        method,
+        transfer_ns: r.below(end_ns / 4),
+        load_ns: r.below(2) * r.below(end_ns / 8),
+        step_ns: r.between(1, 20_000),
+        source,
+        destination,
+    }
+}
+
+fn host_clock(r: &mut Random) -> HostClock {
+    let booted = 1 << r.below(63);
+    HostClock {
+        tsc_khz: r.between(800_000, 5_000_000) as u32,
+        tsc_at_start: r.below(booted),
+        drift_ppb: r.below(200_001) as i32 - 100_000,
+        realtime_skew_ns: if r.chance(500) {
+            r.below(2_000_001) as i64 - 1_000_000
+        } else {
+            0
+        },
+    }
 }
 
 fn topology(r: &mut Random) -> Topology {

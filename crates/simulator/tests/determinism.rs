@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use stealtime_simulator::inject::Injected;
 use stealtime_simulator::{Collected, run, swarm};
 
 /// Of runs of the scenarios with these seeds. A change to the simulator or a workload changes it;
@@ -61,4 +62,28 @@ fn threads_do_not_matter() {
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     assert_eq!(alone, together);
+}
+
+/// So are runs with injected faults, and no check finds anything.
+#[test]
+fn injected_faults_grow_from_the_seed_too() {
+    let mut injected = Injected::default();
+    for seed in SEEDS {
+        let (config, injection) = swarm::disturbed(seed);
+        let runs = [(); 2].map(|()| {
+            let run = swarm::run_disturbed(&config, &injection, &|| false);
+            run.unwrap_or_else(|fault| panic!("seed {seed}: {fault}"))
+        });
+        let [first, second] = runs.map(|(outcome, counts)| (format!("{outcome:?}"), counts));
+        assert_eq!(first, second, "seed {seed}");
+        injected += first.1;
+    }
+    let counts = [
+        injected.lost,
+        injected.late,
+        injected.stalls,
+        injected.killed,
+        injected.hung,
+    ];
+    assert!(counts.iter().all(|count| *count > 0), "{injected:?}");
 }

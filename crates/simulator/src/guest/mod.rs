@@ -144,6 +144,13 @@ impl Guests {
         VcpuNr(self.vms[vm].first_vcpu.0 + index)
     }
 
+    /// The wall clock of a VM's host steps. Whether the VM has one, for a migration.
+    pub(crate) fn step_wall_clock(&mut self, vm: VmNr, ns: i64) -> bool {
+        let clock = &mut self.vms[vm].clock;
+        clock.iter_mut().for_each(|clock| clock.step_wall_clock(ns));
+        clock.is_some()
+    }
+
     /// The guest has been moved: these are its clocks from now on.
     pub(crate) fn replace_clock(&mut self, vm: VmNr, clock: GuestClock) {
         self.vms[vm].clock = Some(Box::new(clock));

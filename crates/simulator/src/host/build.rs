@@ -75,6 +75,7 @@ impl<'a> Host<'a> {
             timers: Table::default(),
             xen: crate::xen::Xen::new(cfg)?,
             checks: Checks::new(cfg!(debug_assertions)),
+            injection: None,
         };
         add_cpus(&mut host, cpus)?;
         hrtimer::begin_views(&mut host);

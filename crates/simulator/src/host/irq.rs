@@ -26,6 +26,8 @@ impl Irq {
     pub(crate) const Device: Self = Self(1 << 4);
     /// Xen's `EVENT_CHECK_VECTOR`.
     pub(crate) const EventCheck: Self = Self(1 << 5);
+    /// Firmware or an NMI keeps the CPU (injected).
+    pub(crate) const Stall: Self = Self(1 << 6);
 
     pub(crate) const fn is_empty(self) -> bool {
         self.0 == 0
@@ -128,7 +130,13 @@ pub(crate) fn fly(host: &mut Host<'_>, sender: CpuNr, target: CpuNr, irq: Irq) {
     host.out.stats.ipis_sent += 1;
     let flight = flight_ns(host, sender, target);
     let time = host.clock.now() + host.cpus[sender].debt_ns + flight;
-    host.clock.post(time, Message::Irq { cpu: target, irq });
+    let message = Message::Irq { cpu: target, irq };
+    let Some(injection) = &mut host.injection else {
+        return host.clock.post(time, message);
+    };
+    for late_ns in injection.arrivals().into_iter().flatten() {
+        host.clock.post(time + late_ns, message);
+    }
 }
 
 /// Begins the handler of a pending interrupt, if there is one.
@@ -145,6 +153,11 @@ pub(crate) fn take_irq(host: &mut Host<'_>, cpu: CpuNr) -> bool {
     // Expiry is charged once for an interrupt, however many timers are due.
     if irq == Irq::LocalTimer {
         ns += u64::from(host.costs.hrtimer_expiry_ns);
+    }
+    if irq == Irq::Stall
+        && let Some(injection) = &mut host.injection
+    {
+        ns += injection.take_stall(cpu);
     }
     host.stay(cpu, ns);
     true

@@ -46,6 +46,8 @@ pub(crate) enum Message {
     Slack { limit: u32 },
     /// The main loop of a VM's emulator starts.
     StartWorker { task: TaskNr },
+    /// An injected fault happens.
+    Incident { number: u32 },
     /// Housekeeping ticks for a CPU that has no tick (`sched_tick_remote`).
     RemoteTick { cpu: CpuNr },
 }

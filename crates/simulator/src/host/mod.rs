@@ -20,6 +20,7 @@ mod domain;
 mod governor;
 pub(crate) mod hrtimer;
 pub(crate) mod idle;
+pub(crate) mod injected;
 pub(crate) mod irq;
 mod looks;
 mod message;
@@ -49,6 +50,7 @@ use crate::config::{Config, Costs, VmConfig};
 use crate::engine::Streams;
 use crate::fault::{Fault, Sim};
 use crate::ids::{CpuNr, Number, Table, TaskNr, TimerNr, VmNr};
+use crate::inject::InjectionState;
 use crate::machine::Checks;
 use crate::scale::{mul_div, mul_div_ceil};
 use crate::script::ScriptTask;
@@ -85,6 +87,7 @@ pub(crate) struct Host<'a> {
     timers: Table<TimerNr, Hrtimer>,
     xen: Option<Box<Xen>>,
     checks: Checks,
+    injection: Option<Box<InjectionState>>,
 }
 
 impl Host<'_> {

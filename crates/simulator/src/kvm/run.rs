@@ -8,7 +8,7 @@ use super::{Exit, Kvm, VcpuRun, deliver, guest_mode, halt, spin, timer};
 use crate::config::L1dFlush;
 use crate::fault::Sim;
 use crate::guest::{Guests, source};
-use crate::host::{Body, Flow, Host, Irq, Phase, bandwidth, worker};
+use crate::host::{Body, Flow, Host, Irq, Phase, bandwidth, hrtimer, injected, worker};
 use crate::ids::{CpuNr, VcpuNr};
 use crate::migration::vmm;
 use crate::xen;
@@ -96,6 +96,9 @@ fn enter(
     if bandwidth::throttle(host, cpu)? {
         return Ok(Flow::Schedule);
     }
+    if injected::state(host).is_some() && leaves_for_good(kvm, host, cpu, vcpu) {
+        return Ok(Flow::Block);
+    }
     if vmm::park(kvm, host, cpu, vcpu)? {
         return Ok(Flow::Block);
     }
@@ -115,6 +118,23 @@ fn enter(
         return Ok(Flow::Continue);
     }
     begin_entry(kvm, guests, host, cpu, vcpu)
+}
+
+/// Whether an injected fault keeps the vCPU's thread out of the guest: its process was killed, or it hangs.
+#[cold]
+fn leaves_for_good(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) -> bool {
+    let v = &mut kvm.vcpus[vcpu];
+    let Some(injection) = injected::state(host) else {
+        return false;
+    };
+    let (is_killed, hangs) = (injection.killed_at(v.vm).is_some(), injection.is_hung(vcpu));
+    v.parked |= is_killed || hangs;
+    if is_killed {
+        // `kvm_free_lapic`.
+        hrtimer::cancel(host, v.hrtimer, cpu);
+        host.end(v.task);
+    }
+    is_killed || hangs
 }
 
 /// After a fast handler: enters again unless something came up.

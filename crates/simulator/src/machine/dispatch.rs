@@ -6,12 +6,13 @@
 use stealtime_events::Kind;
 use stealtime_hypervisor::fair::Resched;
 
-use super::Machine;
+use super::{Machine, inject};
 use crate::fault::Sim;
 use crate::guest::{DeviceInterrupt, source};
 use crate::host::{
     Body, Callback, Flow, Irq, MAIN_LOOP_PERIOD_NS, MAIN_LOOP_WORK_NS, Message, MessageNr, Phase,
-    Resume, TaskState, Worker, balance, bandwidth, hrtimer, idle, irq, task, tick, worker,
+    Resume, TaskState, Worker, balance, bandwidth, hrtimer, idle, injected, irq, task, tick,
+    worker,
 };
 use crate::ids::{CpuNr, TaskNr, TimerNr, VmNr};
 use crate::kvm::{build as kvm_build, deliver, guest_mode, halt, load, run, timer};
@@ -25,6 +26,11 @@ impl Machine<'_> {
         let Some(message) = self.host.clock_mut().take(number) else {
             return self.host.broken("a message arrived twice");
         };
+        if let Some(injection) = injected::state_mut(&mut self.host)
+            && injection.swallows(message)
+        {
+            return Ok(());
+        }
         match message {
             Message::Irq { cpu, irq } => {
                 if let Some(until_ns) = self.host.stalled(cpu) {
@@ -80,6 +86,7 @@ impl Machine<'_> {
                 worker::wake(&mut self.host, task, cpu)
             }
             Message::RemoteTick { cpu } => tick::tick_remote(&mut self.host, cpu),
+            Message::Incident { number } => inject::happens(self, number),
         }
     }
 
@@ -213,6 +220,12 @@ impl Machine<'_> {
             return Ok(Flow::Wait);
         }
         debug_assert_eq!(self.host.tasks()[task].state, TaskState::Running);
+        if let Some(injection) = injected::state(&self.host)
+            && injection.is_doomed(task)
+        {
+            self.host.end(task);
+            return Ok(Flow::Block);
+        }
         match self.host.tasks()[task].body {
             Body::Vcpu(vcpu) => {
                 run::step(&mut self.kvm, &mut self.guests, &mut self.host, cpu, vcpu)

@@ -19,6 +19,7 @@ mod checks;
 #[cfg(test)]
 mod checks_tests;
 mod dispatch;
+mod inject;
 
 pub use build::Recipe;
 pub use checks::CHECKS;
@@ -26,8 +27,9 @@ pub(crate) use checks::Checks;
 
 use crate::fault::{Fault, Sim};
 use crate::guest::{Guests, deadlock, stretch};
-use crate::host::{EngineEvent, Host, Irq};
+use crate::host::{EngineEvent, Host, Irq, injected};
 use crate::ids::CpuNr;
+use crate::inject::{Injected, Injection};
 use crate::kvm::{Kvm, deliver};
 use crate::outcome::Outcome;
 use crate::script::ScriptRunner;
@@ -71,6 +73,9 @@ impl Machine<'_> {
     fn finish(&mut self, end: u64) -> Result<Outcome, Fault> {
         deadlock::check_deadlock(&self.guests)?;
         self.host.clock_mut().finish(end);
+        // The last event may be long ago: what sleeps since then is looked at once more.
+        self.host.checks_mut().look_now();
+        self.watch()?;
         stretch::cut_all(&mut self.guests, &mut self.host);
         let cpu = CpuNr(0);
         self.host.emit_end(cpu);
@@ -118,6 +123,21 @@ impl Machine<'_> {
     /// Switches the checks of invariants ([`CHECKS`]) on or off. Debug builds begin with them on.
     pub fn set_checks(&mut self, enabled: bool) {
         self.host.checks_mut().switch(enabled);
+    }
+
+    /// Injects these faults into the run, from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Config`] for a CPU, VM or vCPU that does not exist.
+    pub fn inject(&mut self, injection: &Injection) -> Result<(), Fault> {
+        inject::begin(self, injection)
+    }
+
+    /// How often each injected fault has happened.
+    #[must_use]
+    pub fn injected(&self) -> Injected {
+        injected::state(&self.host).map_or_else(Injected::default, |state| state.counts)
     }
 
     /// The warm-up is over: all books start anew.

@@ -160,6 +160,11 @@ impl GuestClock {
         })
     }
 
+    /// The wall clock of the guest's host steps.
+    pub(crate) fn step_wall_clock(&mut self, ns: i64) {
+        self.real.realtime_skew_ns += ns;
+    }
+
     /// What the guest saw.
     pub(crate) fn seen(&self) -> ClockOutcome {
         self.seen

@@ -57,6 +57,11 @@ pub(crate) struct VmmThread {
 }
 
 impl VmmThread {
+    /// The VM that it moves.
+    pub(crate) const fn vm(&self) -> VmNr {
+        self.vm
+    }
+
     pub(crate) fn new(vm: VmNr, cfg: MigrationConfig, sleep: TimerNr) -> Self {
         Self {
             vm,
