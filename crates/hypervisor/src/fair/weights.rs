@@ -213,4 +213,32 @@ mod tests {
         assert_eq!(calc_delta_fair(3_000_000, 3072), 1_024_000_000);
         assert_eq!(calc_delta_fair(1 << 50, 1 << 21), 1 << 49);
     }
+
+    /// One division of 64 bits up to 2^44 ns, and one of 128 bits from there on.
+    #[test]
+    fn virtual_time_is_the_exact_quotient_at_any_width() {
+        let edge = 1 << 44;
+        for delta in [0, 1, edge - 1, edge, edge + 1, u64::MAX] {
+            for weight in [
+                1,
+                3072,
+                NICE_0_LOAD - 1,
+                NICE_0_LOAD,
+                NICE_0_LOAD + 1,
+                u64::MAX,
+            ] {
+                let quotient = (u128::from(delta) << 20) / u128::from(weight);
+                let expected = u64::try_from(quotient).unwrap_or(u64::MAX);
+                assert_eq!(
+                    calc_delta_fair(delta, weight),
+                    expected,
+                    "{delta} / {weight}"
+                );
+            }
+        }
+        assert_eq!(calc_delta_fair(5, 0), 5 << 20);
+        assert_eq!(service_ns(u64::MAX, NICE_0_LOAD), u64::MAX);
+        assert_eq!(service_ns(u64::MAX, NICE_0_LOAD + 1), u64::MAX);
+        assert_eq!(service_ns(3, NICE_0_LOAD / 2), 1);
+    }
 }
