@@ -125,7 +125,7 @@ static __always_inline bool pick_eligible(u32 index, u32 cpu_id, struct task_str
 	struct task_struct *p;
 	struct task_ctx *task;
 	bool found = false;
-	int seen = 0;
+	u32 seen = first_count;
 	s32 queued;
 	u32 members;
 	u64 v;
@@ -422,7 +422,7 @@ static int watch(void *map, u32 *key, struct watchdog *watchdog)
 
 	bpf_rcu_read_lock();
 	bpf_for(i, 0, MAX_DOMAINS) {
-		int seen = 0;
+		u32 seen = first_count;
 
 		if (i >= domains)
 			break;

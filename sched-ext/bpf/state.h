@@ -25,6 +25,12 @@ const volatile u64 cpu_selected;
 const volatile u8 domain_of_cpu[MAX_CPUS];
 const volatile u32 cpus_of_domain[MAX_DOMAINS];
 
+/*
+ * 0, which the kernel's verifier does not know: it follows a loop that counts from here a few times. A loop that
+ * counts from a constant has a state for each value, and a load takes four times as long.
+ */
+u32 first_count;
+
 /* A task, or a vCPU's thread. */
 struct task_ctx {
 	u64 vruntime;

@@ -277,7 +277,7 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 	bool found = false;
 	s32 tid, lender;
 	u64 want, slice;
-	int seen = 0;
+	u32 seen = first_count;
 
 	if (!ST_LOAD(cpu->want))
 		return false;
