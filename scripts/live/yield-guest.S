@@ -7,6 +7,7 @@
  *   3 tlb   vCPU 0 interrupts all others at once and spins with PAUSE until each has answered, as
  *           for a TLB shootdown; the others compute
  *   4 spin  all spin with PAUSE, and never stop
+ *   5 pv    as tlb, by the hypercall KVM_HC_SEND_IPI
  * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request.
  */
 	.intel_syntax noprefix
@@ -26,6 +27,8 @@ _start:
 	cmp esi, 2
 	je lock_loop
 	cmp esi, 3
+	je shootdown
+	cmp esi, 5
 	je shootdown
 	cmp esi, 4
 	je spin_on
@@ -97,7 +100,7 @@ outside:
 	push rdx
 	mov rax, [rbx - 64 + 24]
 	cmp esi, 3
-	jne answer
+	jb answer
 	mov rax, [0x20000 + 24]
 answer:
 	mov [rbx], rax
@@ -128,10 +131,13 @@ shoot:
 	inc qword ptr [rbx + 8]
 	mov rax, [rbx + 8]
 	mov [rbx + 24], rax
+	cmp esi, 5
+	je call
 	mov ecx, 0x830
 	mov eax, 0xc0040
 	xor edx, edx
 	wrmsr
+sent:
 	mov ebp, 1
 	lea r9, [rbx + 64]
 spin_for_all:
@@ -148,3 +154,20 @@ think_again:
 	dec ecx
 	jnz think_again
 	jmp shoot
+
+	/* rbx and rcx are the mask of vCPUs, rdx its first one, rsi the ICR. */
+call:
+	push rbx
+	push rsi
+	mov ecx, r8d
+	mov ebx, 1
+	shl rbx, cl
+	sub rbx, 2
+	xor ecx, ecx
+	xor edx, edx
+	mov esi, 0x40
+	mov eax, 10
+	vmmcall
+	pop rsi
+	pop rbx
+	jmp sent

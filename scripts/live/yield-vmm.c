@@ -109,9 +109,11 @@ int main(int count, char **arguments)
 	load = !strcmp(arguments[4], "hog") ? 1 : !strcmp(arguments[4], "lock") ? 2 : 0;
 	if (!strcmp(arguments[4], "tlb"))
 		load = 3;
+	if (!strcmp(arguments[4], "pv"))
+		load = 5;
 	if (!strcmp(arguments[4], "spin"))
 		load = 4;
-	if (vcpus < 1 + (load == 3) || vcpus > MAX_VCPUS)
+	if (vcpus < 1 + (load == 3 || load == 5) || vcpus > MAX_VCPUS)
 		return 2;
 	kvm = open("/dev/kvm", O_RDWR);
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
