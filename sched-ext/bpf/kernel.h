@@ -45,6 +45,9 @@ struct bpf_timer {
 	u64 opaque[2];
 } __attribute__((aligned(8)));
 
+/* include/uapi/linux/kvm_para.h */
+#define KVM_HC_SEND_IPI 10
+
 #define CORE __attribute__((preserve_access_index))
 
 struct cpumask {

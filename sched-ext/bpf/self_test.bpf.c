@@ -17,8 +17,9 @@ enum kind {
 	CREDIT_SHIFT,
 	SPEND,
 	IS_DUE,
-	RECORD,
-	AWAITED,
+	SEND,
+	ACCEPT,
+	DUE,
 	EOI,
 };
 
@@ -28,19 +29,22 @@ struct test_case {
 	u64 input[6];
 	u64 result;
 	struct st_tokens tokens;
-	struct st_ipi source;
-	struct st_ipi target;
+	struct st_answers source;
+	struct st_answers target;
 };
+
+/* Atomic operations need memory of the program's own, and the stack is too small. One case runs at a time. */
+struct st_answers source, target;
 
 SEC("syscall")
 int self_test(struct test_case *test)
 {
 	u64 a = test->input[0], b = test->input[1], c = test->input[2], d = test->input[3];
 	u64 e = test->input[4], f = test->input[5], result = 0;
-	/* Atomic operations need memory of the program's own. */
 	struct st_tokens tokens = test->tokens;
-	struct st_ipi source = test->source, target = test->target;
 
+	source = test->source;
+	target = test->target;
 	switch (test->kind) {
 	case MUL_DIV:
 		result = st_mul_div(a, b, c);
@@ -63,14 +67,17 @@ int self_test(struct test_case *test)
 	case IS_DUE:
 		result = st_is_due(a, b, c);
 		break;
-	case RECORD:
-		st_ipi_record(&source, a, &target, b, c, d);
+	case SEND:
+		st_answers_send(&source, a);
 		break;
-	case AWAITED:
-		result = st_ipi_awaited(&source, a, b);
+	case ACCEPT:
+		st_answers_accept(&source, a, &target, b, c, d);
+		break;
+	case DUE:
+		result = st_answers_due(&source, a, b);
 		break;
 	case EOI:
-		result = st_ipi_eoi(&source, a, b);
+		result = st_answers_eoi(&source, a, b);
 		break;
 	}
 	test->result = result;

@@ -33,9 +33,9 @@ enum counter {
 	LENT_NS,		/* time that targets ran at the lender's cost */
 	WANT_PICKED,		/* the wanted vCPU ran next */
 	WANT_MISSED,		/* it had left the queue, or is not due */
-	IPIS_TRACKED,		/* unicast IPIs recorded */
-	IPIS_BROADCAST,		/* records dropped: a second vCPU accepted the IPI */
-	IPIS_SETTLED,		/* records cleared by an EOI of their vector */
+	IPIS_TRACKED,		/* IPIs of a vCPU to others */
+	IPIS_BROADCAST,		/* of them, those that a second vCPU accepted */
+	IPIS_SETTLED,		/* IPIs that all receivers have answered, by an EOI of their vector */
 	VCPUS_FULL,		/* vCPUs beyond the table: not tracked */
 	GROUPS_FULL,		/* cgroups beyond the table: counted with their parent */
 	PICKED_ELIGIBLE,	/* picks by deadline among eligible tasks */

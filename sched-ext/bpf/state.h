@@ -115,7 +115,7 @@ struct {
 
 /* A vCPU. */
 struct vcpu {
-	struct st_ipi ipi;
+	struct st_answers answers;
 	s32 tid;
 	s32 tgid;
 	u32 id;
@@ -123,7 +123,7 @@ struct vcpu {
 	u32 icr_low;
 	u32 accepted;
 	bool delivers;
-	/* The awaited answer has come since the last entry. */
+	/* All awaited answers have come since the last entry. */
 	bool answered;
 	/* KVM sees its EOIs: none where the hardware completes them (APICv). */
 	bool shows_eoi;

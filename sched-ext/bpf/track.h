@@ -1,84 +1,105 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * IPI tracking: the vCPU that a spinning vCPU probably waits for.
+ * The vCPUs that a spinning vCPU probably waits for, and the task that a CPU is to run next.
  *
- * The words and rules of the crate stealtime-hypervisor (ipi_tracking::settle: an EOI clears only the record of
- * its vector, as in version 3 of the series). sched-ext/arithmetic compares them to the bit.
- *
- * `outgoing` packs receiver (bits 0-23), vector (24-31), pending (32), and the low 24 bits of the
- * time (40-63), by which a reader detects a half-written pair.
+ * The words and rules are those of the crate stealtime-hypervisor (scx::Answers, scx::Wanted).
+ * sched-ext/arithmetic compares them to the bit.
  */
 #ifndef STEALTIME_TRACK_H
 #define STEALTIME_TRACK_H
 
 #include "credit.h"
 
-#define ST_NO_VCPU ((1ULL << 24) - 1)
-#define ST_VECTOR_SHIFT 24
-#define ST_PENDING (1ULL << 32)
-#define ST_TAG_SHIFT 40
-#define ST_TAG_MASK ((1ULL << 24) - 1)
+#define ST_VCPU_MASK ((1ULL << 24) - 1)
 /* Intel SDM vol. 3, "Valid Interrupt Vectors". */
 #define ST_FIRST_LEGAL_VECTOR 16
+/* Receivers of one IPI that have a bit. */
+#define ST_RECEIVERS 32
+#define ST_DUE_MASK ((1ULL << ST_RECEIVERS) - 1)
+/* Of `due` and `received`: number of the IPI. */
+#define ST_IPI_SHIFT 40
+/* Of `received`. */
+#define ST_INDEX_SHIFT 24
+#define ST_VECTOR_SHIFT 32
 
-struct st_ipi {
-	u64 outgoing;
+/*
+ * A vCPU's last IPI, and the last one that it received.
+ *
+ * `due` has a bit for each receiver without an answer (0-31), and the number of the IPI (40-63). `received` has the
+ * sender (0-23), the index among its receivers (24-31), the vector (32-39), and that number (40-63).
+ */
+struct st_answers {
+	u64 due;
 	u64 time_ns;
-	u64 sender;
+	u64 received;
+	u64 receivers[ST_RECEIVERS];
 };
 
 #define ST_LOAD(x) (*(volatile __typeof__(x) *)&(x))
 #define ST_STORE(x, value) (*(volatile __typeof__(x) *)&(x) = (value))
 
-ST_INLINE void st_ipi_reset(struct st_ipi *ipi)
+ST_INLINE void st_answers_reset(struct st_answers *answers)
 {
-	ST_STORE(ipi->outgoing, ST_NO_VCPU);
-	ST_STORE(ipi->sender, ST_NO_VCPU);
-	ST_STORE(ipi->time_ns, 0);
+	ST_STORE(answers->due, 0);
+	ST_STORE(answers->received, 0);
+	ST_STORE(answers->time_ns, 0);
 }
 
-/* `from` has sent `vector` to `to` alone. */
-ST_INLINE void st_ipi_record(struct st_ipi *source, u32 from, struct st_ipi *target, u32 to,
-			     u32 vector, u64 now_ns)
+/* An IPI begins: no answer to the one before is due. */
+ST_INLINE void st_answers_send(struct st_answers *source, u64 now_ns)
 {
 	ST_STORE(source->time_ns, now_ns);
-	ST_STORE(source->outgoing, (to & ST_NO_VCPU) | ST_PENDING |
+	ST_STORE(source->due, ((source->due >> ST_IPI_SHIFT) + 1) << ST_IPI_SHIFT);
+}
+
+/* `to` accepts the IPI of `from`, as its receiver of number `index`. */
+ST_INLINE void st_answers_accept(struct st_answers *source, u32 from, struct st_answers *target, u32 to,
+				 u64 index, u32 vector)
+{
+	if (index >= ST_RECEIVERS)
+		return;
+	ST_STORE(source->receivers[index], to);
+	ST_STORE(target->received, (from & ST_VCPU_MASK) | index << ST_INDEX_SHIFT |
 					   (u64)(vector & 0xff) << ST_VECTOR_SHIFT |
-					   (now_ns & ST_TAG_MASK) << ST_TAG_SHIFT);
-	ST_STORE(target->sender, from & ST_NO_VCPU);
+					   source->due >> ST_IPI_SHIFT << ST_IPI_SHIFT);
+	__sync_fetch_and_or(&source->due, 1ULL << index);
 }
 
-/* The receiver that `ipi`'s owner waits for, or ST_NO_VCPU. A time of the future is stale. */
-ST_INLINE u32 st_ipi_awaited(const struct st_ipi *ipi, u64 window_ns, u64 now_ns)
+/* Receivers without an answer, by index. A time of the future is too old. */
+ST_INLINE u64 st_answers_due(const struct st_answers *source, u64 window_ns, u64 now_ns)
 {
-	u64 outgoing = ST_LOAD(ipi->outgoing), time_ns = ST_LOAD(ipi->time_ns);
-
-	if (!(outgoing & ST_PENDING) || outgoing >> ST_TAG_SHIFT != (time_ns & ST_TAG_MASK))
-		return ST_NO_VCPU;
-	if (now_ns - time_ns > window_ns)
-		return ST_NO_VCPU;
-	return outgoing & ST_NO_VCPU;
+	return now_ns - source->time_ns <= window_ns ? ST_LOAD(source->due) & ST_DUE_MASK : 0;
 }
 
-/* The sender that the EOI of `vector` at `me` may settle, or ST_NO_VCPU. */
-ST_INLINE u32 st_ipi_sender(const struct st_ipi *ipi)
+ST_INLINE u32 st_answers_sender(u64 received)
 {
-	return ST_LOAD(ipi->sender) & ST_NO_VCPU;
+	return received & ST_VCPU_MASK;
 }
 
 /*
- * EOI of `vector` at `me`, whose last sender has `source`: true if it settles that record. The sender's name stays,
- * as in ipi_tracking::settle: it may be that of a further IPI.
+ * EOI of `vector` at a vCPU that last `received` an IPI of `source`: the answers that are due without this one, with
+ * the number of the IPI, or 0 if `source` waits for no such answer.
  */
-ST_INLINE bool st_ipi_eoi(struct st_ipi *source, u32 me, u32 vector)
+ST_INLINE u64 st_answers_eoi(struct st_answers *source, u64 received, u32 vector)
 {
-	u64 outgoing = ST_LOAD(source->outgoing);
+	u64 bit = 1ULL << (received >> ST_INDEX_SHIFT & (ST_RECEIVERS - 1)), due = ST_LOAD(source->due), found;
+	int tries;
 
-	if (!(outgoing & ST_PENDING) || (outgoing & ST_NO_VCPU) != me ||
-	    (outgoing >> ST_VECTOR_SHIFT & 0xff) != vector)
-		return false;
-	/* A concurrent newer record stays. */
-	return __sync_val_compare_and_swap(&source->outgoing, outgoing, outgoing & ~ST_PENDING) == outgoing;
+	if ((received >> ST_VECTOR_SHIFT & 0xff) != vector || received >> ST_IPI_SHIFT != due >> ST_IPI_SHIFT)
+		return 0;
+	/* Each failure is another receiver's answer, or a further receiver. */
+	for (tries = 0; tries < 2 * ST_RECEIVERS; tries++) {
+		if (!(due & bit))
+			return 0;
+		found = __sync_val_compare_and_swap(&source->due, due, due & ~bit);
+		if (found == due)
+			return due & ~bit;
+		/* A newer IPI is not answered. */
+		if (found >> ST_IPI_SHIFT != due >> ST_IPI_SHIFT)
+			return 0;
+		due = found;
+	}
+	return 0;
 }
 
 /*

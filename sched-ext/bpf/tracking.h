@@ -73,7 +73,7 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	key.tgid = p->tgid;
 	key.id = vcpu->vcpu_id;
 	self = vcpu_at(slot);
-	st_ipi_reset(&self->ipi);
+	st_answers_reset(&self->answers);
 	self->tid = p->pid;
 	self->tgid = key.tgid;
 	self->id = key.id;
@@ -87,20 +87,35 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	return 0;
 }
 
-/* In the sender's thread, before the delivery. */
-SEC("tp_btf/kvm_apic_ipi")
-int BPF_PROG(on_ipi, u32 icr_low, u32 destination)
+/* The current vCPU sends an IPI: its delivery follows in the same thread. */
+static __always_inline void send(u32 icr_low)
 {
 	struct vcpu *self;
 	u32 slot;
 
 	self = current_vcpu(&slot);
 	if (!self)
-		return 0;
+		return;
 	self->icr_low = icr_low;
 	self->accepted = 0;
-	/* ICR bits 10:8 are the delivery mode (0: fixed), bits 19:18 the shorthand. */
-	self->delivers = !(icr_low & 0xc0700) && (icr_low & 0xff) >= ST_FIRST_LEGAL_VECTOR;
+	/* ICR bits 10:8 are the delivery mode (0: fixed). */
+	self->delivers = !(icr_low & 0x700) && (icr_low & 0xff) >= ST_FIRST_LEGAL_VECTOR;
+}
+
+SEC("tp_btf/kvm_apic_ipi")
+int BPF_PROG(on_ipi, u32 icr_low, u32 destination)
+{
+	send(icr_low);
+	return 0;
+}
+
+/* kvm_pv_send_ipi: a1 to a3 of the tracepoint are the mask's second half, its first vCPU and the ICR. */
+SEC("tp_btf/kvm_hypercall")
+int BPF_PROG(on_hypercall, unsigned long nr, unsigned long a0, unsigned long a1, unsigned long a2,
+	     unsigned long a3)
+{
+	if (nr == KVM_HC_SEND_IPI)
+		send(a3);
 	return 0;
 }
 
@@ -125,14 +140,14 @@ int BPF_PROG(on_accept, u32 apic_id, u16 delivery_mode, u16 trigger_mode, u8 vec
 		receiver->pending_ns = now;
 	if (!self->delivers || (self->icr_low & 0xff) != vector || *to == slot)
 		return 0;
-	if (!self->accepted++) {
-		st_ipi_record(&self->ipi, slot, &receiver->ipi, *to, vector, now);
+	if (!self->accepted) {
+		st_answers_send(&self->answers, now);
 		count(IPIS_TRACKED, 1);
-	} else if (self->accepted == 2) {
-		/* A broadcast: the sender waits for all of them, and no one is confirmed. */
-		ST_STORE(self->ipi.outgoing, ST_NO_VCPU);
+	} else if (self->accepted == 1) {
 		count(IPIS_BROADCAST, 1);
 	}
+	st_answers_accept(&self->answers, slot, &receiver->answers, *to, self->accepted, vector);
+	self->accepted++;
 	return 0;
 }
 
@@ -142,21 +157,24 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 {
 	struct task_ctx *task = ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self, *source;
-	u32 from;
+	u64 received, due;
 
 	if (!task || !task->slot)
 		return 0;
 	self = vcpu_at(task->slot - 1);
 	self->pending_ns = 0;
 	self->shows_eoi = true;
-	from = st_ipi_sender(&self->ipi);
-	if (vector < 0 || from >= MAX_VCPUS)
+	received = ST_LOAD(self->answers.received);
+	if (vector < ST_FIRST_LEGAL_VECTOR)
 		return 0;
-	source = vcpu_at(from);
-	if (!st_ipi_eoi(&source->ipi, task->slot - 1, vector))
+	source = vcpu_at(st_answers_sender(received));
+	due = st_answers_eoi(&source->answers, received, vector);
+	if (!due)
 		return 0;
-	count(IPIS_SETTLED, 1);
-	source->answered = true;
+	if (!(due & ST_DUE_MASK)) {
+		count(IPIS_SETTLED, 1);
+		source->answered = true;
+	}
 	self->returns = task->lender && task->lender == source->tid;
 	return 0;
 }
@@ -178,7 +196,7 @@ static __always_inline void forget_vcpu(struct task_ctx *task)
 	known = bpf_map_lookup_elem(&slot_of_vcpu, &key);
 	if (known && *known == slot)
 		bpf_map_delete_elem(&slot_of_vcpu, &key);
-	st_ipi_reset(&self->ipi);
+	st_answers_reset(&self->answers);
 	self->tid = 0;
 	self->tgid = 0;
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);

@@ -3,7 +3,7 @@
  * Directed yield. KVM's kvm_vcpu_on_spin() calls yield_to(), which calls ops.yield(from, to) with
  * both run queues locked. A refusal lets KVM try its next candidate.
  *
- * The confirmed receiver of the yielder's IPI comes before a vCPU with a pending interrupt, and
+ * A confirmed receiver of the yielder's IPI comes before a vCPU with a pending interrupt, and
  * that before the vCPU that KVM nominates.
  *
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
@@ -98,26 +98,56 @@ static __always_inline u64 request_left(struct task_ctx *task)
 	return left > 0 && task->weight ? st_service(left, task->weight) : 0;
 }
 
+/* The first receiver that waits in a queue, else the first one that has not answered, or null. */
+static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
+{
+	u64 due = st_answers_due(&sender->answers, ipi_window_ns, now);
+	struct vcpu *first = NULL;
+	int index;
+
+	bpf_for(index, 0, ST_RECEIVERS) {
+		struct task_struct *receiver;
+		struct task_ctx *task;
+		struct vcpu *vcpu;
+		bool waits;
+
+		if (!(due >> index))
+			break;
+		if (!(due >> index & 1))
+			continue;
+		vcpu = vcpu_at(sender->answers.receivers[index & (ST_RECEIVERS - 1)]);
+		/* The number may be another VM's by now. */
+		if (!vcpu->tid || vcpu->tgid != sender->tgid)
+			continue;
+		if (!first)
+			first = vcpu;
+		receiver = bpf_task_from_pid(vcpu->tid);
+		if (!receiver)
+			continue;
+		task = ctx_of(receiver);
+		waits = task && task->queued_ns;
+		bpf_task_release(receiver);
+		if (waits)
+			return vcpu;
+	}
+	return first;
+}
+
 /* The order of candidates; `nominee` is KVM's. */
 static __always_inline struct choice choose(struct task_ctx *yielder, struct task_struct *nominee,
 					    struct task_ctx *nominated, u64 now)
 {
 	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE };
-	u32 awaited;
+	struct vcpu *awaited;
 
 	if (nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns)
 		choice.reason = YIELD_PENDING;
 	if (yield_mode != YIELD_TAKE_RECEIVER || !yielder->slot)
 		return choice;
-	awaited = st_ipi_awaited(&vcpu_at(yielder->slot - 1)->ipi, ipi_window_ns, now);
-	if (awaited < MAX_VCPUS) {
-		struct vcpu *receiver = vcpu_at(awaited);
-
-		/* The number may be another VM's by now. */
-		if (receiver->tid && receiver->tgid == vcpu_at(yielder->slot - 1)->tgid) {
-			choice.tid = receiver->tid;
-			choice.reason = YIELD_RECEIVER;
-		}
+	awaited = first_due(vcpu_at(yielder->slot - 1), now);
+	if (awaited) {
+		choice.tid = awaited->tid;
+		choice.reason = YIELD_RECEIVER;
 	}
 	return choice;
 }
@@ -199,7 +229,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
  */
 static __always_inline bool answer_is_near(struct task_ctx *yielder, struct task_struct *receiver, u64 now)
 {
-	u64 sent_ns = ST_LOAD(vcpu_at(yielder->slot - 1)->ipi.time_ns);
+	u64 sent_ns = vcpu_at(yielder->slot - 1)->answers.time_ns;
 	u64 since_ns = cpus[scx_bpf_task_cpu(receiver) & (MAX_CPUS - 1)].since_ns;
 
 	return (s64)(now - st_max(sent_ns, since_ns)) < (s64)spin_ns;

@@ -160,7 +160,7 @@ impl Counters {
                 "lent_ns",
             ],
         );
-        line("IPIs", &["ipis_tracked", "ipis_settled", "ipis_broadcast"]);
+        line("IPIs", &["ipis_tracked", "ipis_broadcast", "ipis_settled"]);
         line(
             "picks",
             &[

@@ -244,6 +244,7 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
         );
         open.progs.on_entry.set_autoload(false);
         open.progs.on_ipi.set_autoload(false);
+        open.progs.on_hypercall.set_autoload(false);
         open.progs.on_accept.set_autoload(false);
         open.progs.on_eoi.set_autoload(false);
     }
@@ -267,6 +268,7 @@ fn track(skel: &mut ScxStealtimeSkel<'_>) -> Result<Vec<Link>, Box<dyn Error>> {
     Ok(vec![
         skel.progs.on_entry.attach()?,
         skel.progs.on_ipi.attach()?,
+        skel.progs.on_hypercall.attach()?,
         skel.progs.on_accept.attach()?,
         skel.progs.on_eoi.attach()?,
     ])

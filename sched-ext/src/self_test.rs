@@ -10,13 +10,12 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ProgramInput, ProgramMut};
-use stealtime_hypervisor::ipi_tracking::{
-    IpiContext, IpiKnobs, Unicast, confirmed_receiver, record, settle,
-};
+use stealtime_hypervisor::ipi_tracking::IpiKnobs;
 use stealtime_hypervisor::lag_credit::Guard;
 use stealtime_hypervisor::lag_credit::arithmetic::{
     CreditRequest, Tokens, credit_lag, credit_shift, is_due,
 };
+use stealtime_hypervisor::scx::{Answers, MOST_RECEIVERS, Receiver};
 
 use crate::self_test_skeleton::SelfTestSkelBuilder;
 
@@ -29,7 +28,6 @@ const GUARDS: u64 = 50;
 const CREDITS: u64 = 20;
 /// Steps of four vCPUs that send, answer and ask.
 const STEPS: u64 = 2_000;
-const NO_VCPU: u32 = (1 << 24) - 1;
 /// `ST_NEVER`.
 const NEVER: u64 = u64::MAX;
 
@@ -43,21 +41,25 @@ enum Kind {
     CreditShift,
     Spend,
     IsDue,
-    Record,
-    Awaited,
+    Send,
+    Accept,
+    Due,
     Eoi,
 }
 
-/// Words of `struct test_case`: kind, six inputs, result, two of the tokens, three of each IPI.
-const WORDS: usize = 16;
+/// Words of `struct st_answers`; the third is what its vCPU received.
+const ANSWERS: usize = 3 + MOST_RECEIVERS;
+const RECEIVED: usize = 2;
+/// Words of `struct test_case`: kind, six inputs, result, two of the tokens, two vCPUs' answers.
 const INPUT: usize = 1;
 const RESULT: usize = 7;
 const TOKENS: usize = 8;
 const SOURCE: usize = 10;
-const TARGET: usize = 13;
+const TARGET: usize = SOURCE + ANSWERS;
+const WORDS: usize = TARGET + ANSWERS;
 
-/// `struct st_ipi`.
-type Ipi = [u64; 3];
+/// `struct st_answers`.
+type Words = [u64; ANSWERS];
 
 /// The BPF program.
 struct Kernel<'p> {
@@ -232,60 +234,67 @@ fn guard(kernel: &mut Kernel<'_>, numbers: &mut Numbers) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Calls a function on the records of two vCPUs.
+/// Calls a function on the answers of two vCPUs.
 fn call_pair(
     kernel: &mut Kernel<'_>,
     kind: Kind,
     input: &[u64],
-    records: &mut [Ipi; 4],
+    vcpus: &mut [Words; 4],
     [source, target]: [usize; 2],
 ) -> Result<u64, Box<dyn Error>> {
     let words = kernel.call(kind, input, |words| {
-        words[SOURCE..TARGET].copy_from_slice(&records[source]);
-        words[TARGET..].copy_from_slice(&records[target]);
+        words[SOURCE..TARGET].copy_from_slice(&vcpus[source]);
+        words[TARGET..].copy_from_slice(&vcpus[target]);
     })?;
-    records[source].copy_from_slice(&words[SOURCE..TARGET]);
-    records[target].copy_from_slice(&words[TARGET..]);
+    vcpus[source].copy_from_slice(&words[SOURCE..TARGET]);
+    // A vCPU that answers itself is one.
+    if target != source {
+        vcpus[target].copy_from_slice(&words[TARGET..]);
+    }
     Ok(words[RESULT])
 }
 
 /// Four vCPUs send, answer and ask in any order.
 fn tracking(kernel: &mut Kernel<'_>, numbers: &mut Numbers) -> Result<(), Box<dyn Error>> {
-    let contexts = [(); 4].map(|()| IpiContext::<AtomicU64>::new());
-    let knobs = IpiKnobs::default();
-    let mut records: [Ipi; 4] = [[u64::from(NO_VCPU), 0, u64::from(NO_VCPU)]; 4];
+    let contexts = [(); 4].map(|()| Answers::<AtomicU64>::new());
+    let window_ns = IpiKnobs::default().ipi_window_ns;
+    let mut vcpus: [Words; 4] = [[0; ANSWERS]; 4];
     let mut now_ns = 1_u64 << 23;
     for _ in 0..STEPS {
-        let (from, to) = (numbers.below(4) as u32, numbers.below(4) as u32);
-        let vector = 14 + numbers.below(6) as u8;
+        let (vcpu, others) = (numbers.below(4) as usize, numbers.below(16));
+        let vector = 16 + numbers.below(4) as u8;
         now_ns += numbers.below(60_000_000) >> (vector % 4 * 6);
         let word = u64::from(vector);
-        let (sends, ends) = (numbers.below(3), numbers.below(2));
-        let ipi = Unicast {
-            sender: from,
-            receiver: to,
-            vector,
-        };
-        if sends == 0 && from != to && record(&contexts, &knobs, &ipi, now_ns, &()).is_ok() {
-            let input = [u64::from(from), u64::from(to), word, now_ns];
-            let pair = [from as usize, to as usize];
-            call_pair(kernel, Kind::Record, &input, &mut records, pair)?;
-        } else if ends == 0 {
-            let settled = settle(&contexts, to, vector)?;
-            let sender = (records[to as usize][2] & u64::from(NO_VCPU)) as u32;
-            if sender != NO_VCPU {
-                let input = [u64::from(to), word];
-                let pair = [sender as usize, to as usize];
-                let found = call_pair(kernel, Kind::Eoi, &input, &mut records, pair)?;
-                equal(Kind::Eoi, &input, found, u64::from(settled))?;
+        if numbers.below(3) == 0 {
+            contexts[vcpu].send(now_ns);
+            call_pair(kernel, Kind::Send, &[now_ns], &mut vcpus, [vcpu; 2])?;
+            let receivers = (0..4).filter(|other| others >> other & 1 != 0 && *other != vcpu);
+            for (index, other) in receivers.enumerate() {
+                let receiver = Receiver {
+                    vcpu: other as u32,
+                    index,
+                    vector,
+                };
+                contexts[vcpu].accept(vcpu as u32, &contexts[other], receiver);
+                let input = [vcpu as u64, other as u64, index as u64, word];
+                call_pair(kernel, Kind::Accept, &input, &mut vcpus, [vcpu, other])?;
             }
+        } else {
+            let received = vcpus[vcpu][RECEIVED];
+            let answered = Answers::eoi(&contexts, vcpu as u32, vector);
+            let input = [received, word];
+            let source = (received & 3) as usize;
+            let due = call_pair(kernel, Kind::Eoi, &input, &mut vcpus, [source; 2])?;
+            let found = u64::from(due != 0) + u64::from(due != 0 && due as u32 == 0);
+            let expected = answered.map_or(0, |answered| 1 + u64::from(answered.is_last));
+            equal(Kind::Eoi, &input, found, expected)?;
         }
-        let expected = confirmed_receiver(&contexts, &knobs, from, now_ns);
-        let expected = expected.map_or(NO_VCPU, |awaited| awaited.receiver);
-        let input = [knobs.ipi_window_ns, now_ns];
-        let pair = [from as usize, (from as usize + 1) % 4];
-        let found = call_pair(kernel, Kind::Awaited, &input, &mut records, pair)?;
-        equal(Kind::Awaited, &input, found, u64::from(expected))?;
+        let input = [window_ns, now_ns];
+        let due = call_pair(kernel, Kind::Due, &input, &mut vcpus, [vcpu; 2])?;
+        let receivers = (0..MOST_RECEIVERS).filter(|index| due >> index & 1 != 0);
+        let found = receivers.map(|index| vcpus[vcpu][3 + index] as u32);
+        let is_equal = contexts[vcpu].due(window_ns, now_ns).eq(found);
+        equal(Kind::Due, &input, u64::from(is_equal), 1)?;
     }
     Ok(())
 }

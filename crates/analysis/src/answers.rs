@@ -373,8 +373,8 @@ pub struct SchedulerCount {
     pub what: String,
     /// Of `served` what ran: `receiver` of the yielder's IPI, vCPU with a `pending` interrupt, KVM's
     /// `nominee`. Of `refused` the reason. Of `target`: `picked` next, or `missed`. Of `loan`: `lent`,
-    /// `returned` by the answer, `expired` by a timer. Of `credit`: `paid`. Of `ipi`: `tracked` with a
-    /// known receiver, `confirmed` by its EOI, `broadcast`.
+    /// `returned` by the answer, `expired` by a timer. Of `credit`: `paid`. Of `ipi`: `tracked` ones,
+    /// `confirmed` by the EOIs of all receivers, `broadcast` to several.
     pub kind: String,
     /// How many.
     pub count: u64,

@@ -519,24 +519,6 @@ pub fn is_ipi_receiver<W: AtomicWord>(
         .is_some_and(|awaited| awaited.receiver == candidate)
 }
 
-/// Settles the record of an IPI as [`eoi`] does with [`EoiRule::VectorMatched`], and keeps the sender's name.
-///
-/// `eoi` clears the name after the record. An IPI of the same sender between the two is recorded without a
-/// name. Its EOI settles nothing, and the sender awaits it for the whole window: variant `sender-cleared` of
-/// `scx-yield` in `stealtime check`. A name that stays costs one load at further EOIs.
-///
-/// # Errors
-/// [`NoSuchVcpu`].
-pub fn settle<W: AtomicWord>(
-    contexts: &[IpiContext<W>],
-    receiver: u32,
-    vector: u8,
-) -> Result<bool, NoSuchVcpu> {
-    let sender = context(contexts, receiver)?.last_sender();
-    let source = sender.and_then(|sender| contexts.get(sender as usize));
-    Ok(source.is_some_and(|source| source.settle_ipi(receiver, vector)))
-}
-
 /// Settles a sender's record as `receiver` ends an interrupt, and returns whether it did. `vector`
 /// is `None` for an EOI without an interrupt in service.
 ///

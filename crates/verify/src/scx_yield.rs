@@ -1,53 +1,65 @@
 //! `scx-yield`: IPI tracking and directed yields of `scx_stealtime`, where maps change step by step.
 //!
-//! CPU 0 runs vCPU 0, which sends to vCPU 1 and spins. CPU 1 runs vCPU 2 on a loan of vCPU 3;
-//! vCPUs 1 and 3 wait there. A yield of vCPU 0 wants vCPU 1 on CPU 1, under the run queue's lock.
-//! Meanwhile vCPU 2 ends the interrupt of vCPU 3, and its next entry wants vCPU 3 there, without
-//! that lock.
+//! CPU 0 runs vCPU 0, which sends to vCPU 1, then to vCPUs 3 and 1 at once, and spins. CPU 1 runs
+//! vCPU 2 on a loan of vCPU 3; vCPUs 1 and 3 wait there. A yield of vCPU 0 wants vCPU 1 on CPU 1,
+//! under the run queue's lock. Meanwhile vCPU 2 ends the interrupt of vCPU 3, and its next entry wants
+//! vCPU 3 there, without that lock.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use stealtime_hypervisor::ipi_tracking::{
-    IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record, settle,
+    IpiContext, IpiKnobs, Unicast, confirmed_receiver, eoi, record,
 };
-use stealtime_hypervisor::scx::{WantWord, Wanted};
+use stealtime_hypervisor::scx::{Answers, Receiver, WantWord, Wanted};
 use stealtime_hypervisor::word::AtomicWord as _;
 
 use crate::model::{Model, Op, State, Violation, at_rest, run_free};
 use crate::word::{self, Class, Layout, Word, WordInfo};
 
 const VCPUS: usize = 4;
-const WORDS: [&str; 3 * VCPUS + 4] = [
-    "outgoing.0",
-    "time.0",
-    "sender.0",
-    "outgoing.1",
-    "time.1",
-    "sender.1",
-    "outgoing.2",
-    "time.2",
-    "sender.2",
-    "outgoing.3",
-    "time.3",
-    "sender.3",
-    "want",
-    "want",
-    "lender",
-    "answered.0",
+/// Receivers of an IPI of the model.
+const RECEIVERS: usize = 2;
+/// Words of a vCPU's answers, and of its record in the series.
+const ANSWERS: [[&str; 3 + RECEIVERS]; VCPUS] = [
+    [
+        "due.0",
+        "time.0",
+        "received.0",
+        "receiver.0.0",
+        "receiver.0.1",
+    ],
+    [
+        "due.1",
+        "time.1",
+        "received.1",
+        "receiver.1.0",
+        "receiver.1.1",
+    ],
+    [
+        "due.2",
+        "time.2",
+        "received.2",
+        "receiver.2.0",
+        "receiver.2.1",
+    ],
+    [
+        "due.3",
+        "time.3",
+        "received.3",
+        "receiver.3.0",
+        "receiver.3.1",
+    ],
 ];
-/// The words of [`WORDS`] that other agents see: two records, and what follows the contexts.
-const OUTGOING_0: usize = 0;
-const TIME_0: usize = 1;
-const SENDER_1: usize = 5;
-const SENDER_2: usize = 8;
-const OUTGOING_3: usize = 9;
-const TIME_3: usize = 10;
-const WANT: usize = 3 * VCPUS;
-const APART: usize = WANT + 1;
-const LENDER: usize = WANT + 2;
-const ANSWERED: usize = WANT + 3;
-/// Vectors of vCPU 0's IPIs to vCPU 1, and of the IPI of vCPU 3 to vCPU 2.
+const SERIES: [[&str; 3]; VCPUS] = [
+    ["outgoing.0", "time.0", "sender.0"],
+    ["outgoing.1", "time.1", "sender.1"],
+    ["outgoing.2", "time.2", "sender.2"],
+    ["outgoing.3", "time.3", "sender.3"],
+];
+/// vCPU 0's IPIs: vectors, and receivers in the order of acceptance.
 const VECTORS: [u8; 2] = [0x41, 0x52];
+const SENT_TO: [&[u32]; 2] = [&[1], &[3, 1]];
+/// The vector of the IPI of vCPU 3 to vCPU 2.
 const VECTOR_OF_LOAN: u8 = 0x63;
 const NOW_NS: u64 = 300;
 const SPINS: u8 = 2;
@@ -74,8 +86,10 @@ pub(crate) enum Fault {
     SplitWords,
     /// A pick reads the word and clears it later, without the run queue's lock.
     ClearedAfter,
-    /// An EOI clears the sender's name after the record.
+    /// Records of the series: an EOI clears the sender's name after the record.
     SenderCleared,
+    /// An answer clears its bit whatever IPI the bit is of.
+    Unnumbered,
 }
 
 impl Fault {
@@ -93,12 +107,16 @@ enum Wrong {
     Lost(u32),
     /// The answer has come, and the yield names its vCPU.
     Awaited,
+    /// The vCPU has not answered, and no yield names it.
+    Forgotten(u32),
 }
 
 /// All that is not in shared words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Local {
     sent: u8,
+    /// EOIs of vCPU 1 that have begun, and those that are over.
+    ending: u8,
     answered: u8,
     spun: u8,
     /// The spinner's exit has found a receiver.
@@ -116,10 +134,11 @@ pub(crate) struct Local {
 /// The model.
 #[derive(Debug)]
 pub(crate) struct ScxYield {
-    contexts: Vec<IpiContext<Word>>,
+    contexts: Vec<Answers<Word, RECEIVERS>>,
+    /// Words of the faults: records of the series, want, lender, bits of vCPU 0's IPI.
+    series: Vec<IpiContext<Word>>,
     want: WantWord<Word>,
-    /// Words of the faults: want and lender.
-    apart: [Word; 2],
+    apart: [Word; 3],
     answered: Word,
     knobs: IpiKnobs,
     layout: Layout,
@@ -148,32 +167,76 @@ const LENDER_AGAIN: Wanted = Wanted {
     is_timed: false,
 };
 
-fn info(n: usize, fault: Fault) -> WordInfo {
+/// The words in the order of [`ScxYield::new`].
+fn infos(fault: Fault) -> Vec<WordInfo> {
+    use Class::{Constant, Private, Shared};
+    let is_series = fault == Fault::SenderCleared;
     let is_apart = fault.is_apart();
-    let class = match n {
-        OUTGOING_0 | SENDER_1 | ANSWERED => Class::Shared,
-        TIME_0 => Class::Private(SPINNER),
-        SENDER_2 | OUTGOING_3 | TIME_3 => Class::Private(BORROWER),
-        WANT if !is_apart => Class::Shared,
-        APART if is_apart => Class::Shared,
-        LENDER if fault == Fault::SplitWords => Class::Shared,
-        _ => Class::Constant,
+    let mut infos = Vec::new();
+    let mut add = |name, class, exists: bool| {
+        let class = if exists { class } else { Constant };
+        infos.push(WordInfo { name, class });
     };
-    let name = WORDS[n % WORDS.len()];
-    WordInfo { name, class }
+    for (vcpu, names) in ANSWERS.into_iter().enumerate() {
+        let [due, time, received, receivers @ ..] = names;
+        let classes = match vcpu {
+            0 => [Shared, Private(SPINNER), Constant, Private(SPINNER)],
+            1 => [Constant, Constant, Shared, Constant],
+            2 => [Constant, Constant, Private(BORROWER), Constant],
+            _ => [
+                Private(BORROWER),
+                Private(BORROWER),
+                Private(SPINNER),
+                Private(BORROWER),
+            ],
+        };
+        let [
+            class_of_due,
+            class_of_time,
+            class_of_received,
+            class_of_receivers,
+        ] = classes;
+        add(due, class_of_due, !is_series);
+        add(time, class_of_time, !is_series);
+        add(received, class_of_received, !is_series);
+        for receiver in receivers {
+            add(receiver, class_of_receivers, !is_series);
+        }
+    }
+    for (vcpu, [outgoing, time, sender]) in SERIES.into_iter().enumerate() {
+        let classes = match vcpu {
+            0 => [Shared, Private(SPINNER), Constant],
+            1 => [Constant, Constant, Shared],
+            2 => [Constant, Constant, Private(BORROWER)],
+            _ => [Private(BORROWER), Private(BORROWER), Private(SPINNER)],
+        };
+        for (name, class) in [outgoing, time, sender].into_iter().zip(classes) {
+            add(name, class, is_series);
+        }
+    }
+    add("want", Shared, !is_apart);
+    add("want", Shared, is_apart);
+    add("lender", Shared, fault == Fault::SplitWords);
+    add("bits.0", Shared, fault == Fault::Unnumbered);
+    add("answered.0", Shared, true);
+    infos
 }
 
 impl ScxYield {
     pub(crate) fn new(fault: Fault) -> Self {
         let create = || {
-            let contexts = (0..VCPUS).map(|_| IpiContext::new()).collect();
+            let contexts = (0..VCPUS).map(|_| Answers::new()).collect();
+            let series = (0..VCPUS).map(|_| IpiContext::new()).collect();
             let want = WantWord::new();
-            (contexts, want, [Word::new(0), Word::new(0)], Word::new(0))
+            let apart = [(); 3].map(|()| Word::new(0));
+            (contexts, series, want, apart, Word::new(0))
         };
-        let ((contexts, want, apart, answered), layout) =
-            word::allocate(create, |n| info(n, fault));
+        let infos = infos(fault);
+        let ((contexts, series, want, apart, answered), layout) =
+            word::allocate(create, |n| infos[n % infos.len()].clone());
         Self {
             contexts,
+            series,
             want,
             apart,
             answered,
@@ -184,9 +247,9 @@ impl ScxYield {
     }
 
     fn write(&self, wanted: Wanted) {
-        let [word, lender] = &self.apart;
+        let [word, lender, _] = &self.apart;
         match self.fault {
-            Fault::None | Fault::SenderCleared => self.want.write(wanted),
+            Fault::None | Fault::SenderCleared | Fault::Unnumbered => self.want.write(wanted),
             Fault::ClearedAfter => word.store(wanted.to_word(), Relaxed),
             Fault::SplitWords => {
                 lender.store(u64::from(wanted.lender), Relaxed);
@@ -197,9 +260,9 @@ impl ScxYield {
 
     /// What a pick finds, and the vCPU that it clears without having found it.
     fn take(&self) -> (Option<Wanted>, Option<u32>) {
-        let [word, lender] = &self.apart;
+        let [word, lender, _] = &self.apart;
         match self.fault {
-            Fault::None | Fault::SenderCleared => (self.want.take(), None),
+            Fault::None | Fault::SenderCleared | Fault::Unnumbered => (self.want.take(), None),
             Fault::SplitWords => {
                 let wanted = Wanted {
                     lender: lender.load(Relaxed) as u32,
@@ -220,6 +283,63 @@ impl ScxYield {
         }
     }
 
+    /// vCPU 0 sends its next IPI.
+    fn send(&self, local: &mut Local) {
+        let ipi = usize::from(local.sent) % VECTORS.len();
+        let vector = VECTORS[ipi];
+        if self.fault == Fault::SenderCleared {
+            let ipi = Unicast {
+                sender: 0,
+                receiver: 1,
+                vector,
+            };
+            // Both vCPUs exist.
+            let _ = record(&self.series, &self.knobs, &ipi, NOW_NS, &());
+        } else {
+            self.contexts[0].send(NOW_NS);
+            let [.., bits] = &self.apart;
+            if self.fault == Fault::Unnumbered {
+                bits.store(0, Relaxed);
+            }
+            for (index, &vcpu) in SENT_TO[ipi].iter().enumerate() {
+                let receiver = Receiver {
+                    vcpu,
+                    index,
+                    vector,
+                };
+                self.contexts[0].accept(0, &self.contexts[vcpu as usize], receiver);
+                if self.fault == Fault::Unnumbered {
+                    bits.fetch_or(1 << vcpu, Relaxed);
+                }
+            }
+        }
+        word::call(|| {
+            local.sent += 1;
+            0
+        });
+    }
+
+    /// Whether vCPU 0 waits for each of its receivers, by number of the vCPU.
+    fn due(&self) -> [bool; VCPUS] {
+        let mut due = [false; VCPUS];
+        match self.fault {
+            Fault::SenderCleared => {
+                let hint = confirmed_receiver(&self.series, &self.knobs, 0, NOW_NS);
+                due[1] = hint.is_some_and(|hint| hint.receiver == 1);
+            }
+            Fault::Unnumbered => {
+                let bits = self.apart[2].load(Relaxed);
+                due = core::array::from_fn(|vcpu| bits >> vcpu & 1 != 0);
+            }
+            Fault::None | Fault::SplitWords | Fault::ClearedAfter => {
+                for vcpu in self.contexts[0].due(self.knobs.ipi_window_ns, NOW_NS) {
+                    due[vcpu as usize % VCPUS] = true;
+                }
+            }
+        }
+        due
+    }
+
     /// vCPU 0 enters its guest, spins there, and its exit asks for a receiver.
     fn spin(&self, local: &mut Local) {
         let has_answer = word::call(|| {
@@ -230,11 +350,17 @@ impl ScxYield {
         if self.answered.load(Relaxed) != 0 {
             return;
         }
-        let hint = confirmed_receiver(&self.contexts, &self.knobs, 0, NOW_NS);
+        let [_, awaits_1, _, awaits_3] = self.due();
         word::call(|| {
-            local.found = hint.is_some_and(|hint| hint.receiver == 1);
-            if local.found && has_answer != 0 {
+            local.found = awaits_1;
+            if awaits_1 && has_answer != 0 {
                 local.wrong = Some(Wrong::Awaited);
+            }
+            // Of the series' records, the first IPI has one receiver, and so has the second.
+            if !awaits_1 && local.ending < local.sent {
+                local.wrong = Some(Wrong::Forgotten(1));
+            } else if !awaits_3 && local.sent == 2 && self.fault != Fault::SenderCleared {
+                local.wrong = Some(Wrong::Forgotten(3));
             }
             0
         });
@@ -266,14 +392,17 @@ impl ScxYield {
         });
     }
 
+    /// Whether it is the last answer to an IPI.
     fn eoi(&self, vcpu: u32, vector: u8) -> bool {
-        let (contexts, knobs) = (&self.contexts, &self.knobs);
-        let settled = match self.fault {
-            Fault::SenderCleared => eoi(contexts, knobs, vcpu, Some(vector), NOW_NS, &()),
-            _ => settle(contexts, vcpu, vector),
-        };
-        // The vCPU exists.
-        settled.unwrap_or(false)
+        if self.fault == Fault::SenderCleared {
+            let settled = eoi(&self.series, &self.knobs, vcpu, Some(vector), NOW_NS, &());
+            // The vCPU exists.
+            return settled.unwrap_or(false);
+        }
+        if self.fault == Fault::Unnumbered && vcpu == 1 {
+            self.apart[2].fetch_and(!(1 << vcpu), Relaxed);
+        }
+        Answers::eoi(&self.contexts, vcpu, vector).is_some_and(|answered| answered.is_last)
     }
 
     /// `ops.dispatch` of CPU 1.
@@ -321,6 +450,7 @@ impl Model for ScxYield {
     fn initial(&self) -> State<Local> {
         let local = Local {
             sent: 0,
+            ending: 0,
             answered: 0,
             spun: 0,
             found: false,
@@ -333,13 +463,22 @@ impl Model for ScxYield {
         };
         let mut state = at_rest(self.layout.initial, local);
         run_free(&mut state, BORROWER, |_| {
-            let ipi = Unicast {
-                sender: 3,
-                receiver: 2,
+            if self.fault == Fault::SenderCleared {
+                let ipi = Unicast {
+                    sender: 3,
+                    receiver: 2,
+                    vector: VECTOR_OF_LOAN,
+                };
+                let _ = record(&self.series, &self.knobs, &ipi, NOW_NS, &());
+                return;
+            }
+            let receiver = Receiver {
+                vcpu: 2,
+                index: 0,
                 vector: VECTOR_OF_LOAN,
             };
-            // Both vCPUs exist.
-            let _ = record(&self.contexts, &self.knobs, &ipi, NOW_NS, &());
+            self.contexts[3].send(NOW_NS);
+            self.contexts[3].accept(3, &self.contexts[2], receiver);
         });
         state
     }
@@ -379,19 +518,7 @@ impl Model for ScxYield {
 
     fn execute(&self, local: &mut Local, _agent: u8, op: Op) {
         match op {
-            op::SEND => {
-                let vector = VECTORS[usize::from(local.sent) % VECTORS.len()];
-                let ipi = Unicast {
-                    sender: 0,
-                    receiver: 1,
-                    vector,
-                };
-                let _ = record(&self.contexts, &self.knobs, &ipi, NOW_NS, &());
-                word::call(|| {
-                    local.sent += 1;
-                    0
-                });
-            }
+            op::SEND => self.send(local),
             op::SPIN => self.spin(local),
             op::SERVE => self.serve(local),
             op::END => self.end(local),
@@ -407,6 +534,10 @@ impl Model for ScxYield {
             op::PICK => self.pick(local),
             _ => {
                 let vector = VECTORS[usize::from(local.answered) % VECTORS.len()];
+                word::call(|| {
+                    local.ending += 1;
+                    0
+                });
                 if self.eoi(1, vector) {
                     self.answered.store(1, Relaxed);
                 }
@@ -432,6 +563,10 @@ impl Model for ScxYield {
                 "wanted-kept",
                 format!("CPU 1 is to run vCPU {vcpu} next, and forgets it"),
             ),
+            Wrong::Forgotten(vcpu) => (
+                "answer-due",
+                format!("vCPU {vcpu} has not answered, and vCPU 0 does not wait for it"),
+            ),
             Wrong::Awaited => (
                 "answer-seen",
                 "vCPU 1 has answered, and a later exit of vCPU 0 yields to it".to_owned(),
@@ -442,7 +577,7 @@ impl Model for ScxYield {
 
     fn describe(&self, _agent: u8, op: Op) -> &'static str {
         match op {
-            op::SEND => "send IPI to vCPU 1",
+            op::SEND => "send the next IPI",
             op::SPIN => "enter, spin, exit",
             op::SERVE => "yield to vCPU 1",
             op::END => "EOI of the loan's IPI",

@@ -332,6 +332,10 @@ fn a_wanted_vcpu_cleared_unseen() {
 fn an_ipi_sent_between_the_halves_of_an_eoi() {
     caught("scx-yield", "sender-cleared", "answer-seen");
 }
+#[test]
+fn an_answer_to_an_earlier_ipi() {
+    caught("scx-yield", "unnumbered", "answer-due");
+}
 
 fn passes(protocol: &str, variant: &str, scene: &str, steps: Option<u32>) {
     let case = pick(protocol, variant, Some(scene));

@@ -58,27 +58,27 @@ bool host_is_due(u64 last_ns, u64 interval_ns, u64 now_ns)
 	return st_is_due(last_ns, interval_ns, now_ns);
 }
 
-void host_reset(struct st_ipi *ipi)
+void host_send(struct st_answers *source, u64 now_ns)
 {
-	st_ipi_reset(ipi);
+	st_answers_send(source, now_ns);
 }
 
-void host_record(struct st_ipi *source, u32 from, struct st_ipi *target, u32 to, u32 vector, u64 now_ns)
+void host_accept(struct st_answers *source, u32 from, struct st_answers *target, u32 to, u32 index, u32 vector)
 {
-	st_ipi_record(source, from, target, to, vector, now_ns);
+	st_answers_accept(source, from, target, to, index, vector);
 }
 
-u32 host_awaited(const struct st_ipi *ipi, u64 window_ns, u64 now_ns)
+u64 host_due(const struct st_answers *source, u64 window_ns, u64 now_ns)
 {
-	return st_ipi_awaited(ipi, window_ns, now_ns);
+	return st_answers_due(source, window_ns, now_ns);
 }
 
-u32 host_sender(const struct st_ipi *ipi)
+u32 host_sender(u64 received)
 {
-	return st_ipi_sender(ipi);
+	return st_answers_sender(received);
 }
 
-bool host_eoi(struct st_ipi *source, u32 me, u32 vector)
+u64 host_eoi(struct st_answers *source, u64 received, u32 vector)
 {
-	return st_ipi_eoi(source, me, vector);
+	return st_answers_eoi(source, received, vector);
 }

@@ -15,13 +15,14 @@ pub struct HostTokens {
     pub filled_ns: u64,
 }
 
-/// `struct st_ipi`.
+/// `struct st_answers`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HostIpi {
-    pub outgoing: u64,
+pub struct HostAnswers {
+    pub due: u64,
     pub time_ns: u64,
-    pub sender: u64,
+    pub received: u64,
+    pub receivers: [u64; 32],
 }
 
 // SAFETY: the declarations are those of `host.c`.
@@ -45,16 +46,16 @@ unsafe extern "C" {
     pub safe fn host_want_lender(want: u64) -> u32;
     pub safe fn host_want_slice_us(want: u64) -> u64;
     pub safe fn host_is_due(last_ns: u64, interval_ns: u64, now_ns: u64) -> bool;
-    pub safe fn host_reset(ipi: &mut HostIpi);
-    pub safe fn host_record(
-        source: &mut HostIpi,
+    pub safe fn host_send(source: &mut HostAnswers, now_ns: u64);
+    pub safe fn host_accept(
+        source: &mut HostAnswers,
         from: u32,
-        target: &mut HostIpi,
+        target: &mut HostAnswers,
         to: u32,
+        index: u32,
         vector: u32,
-        now_ns: u64,
     );
-    pub safe fn host_awaited(ipi: &HostIpi, window_ns: u64, now_ns: u64) -> u32;
-    pub safe fn host_sender(ipi: &HostIpi) -> u32;
-    pub safe fn host_eoi(source: &mut HostIpi, me: u32, vector: u32) -> bool;
+    pub safe fn host_due(source: &HostAnswers, window_ns: u64, now_ns: u64) -> u64;
+    pub safe fn host_sender(received: u64) -> u32;
+    pub safe fn host_eoi(source: &mut HostAnswers, received: u64, vector: u32) -> u64;
 }

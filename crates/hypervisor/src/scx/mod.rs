@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `Domain` | sums agree with the members' virtual times and weights |
 //! | `Groups` | a group counts in the one above while something below it is runnable |
+//! | `Answers` | an answer to an earlier IPI leaves a newer one alone |
 //! | `Scx` | a task is in one place: asleep, in a queue, on a CPU's own list, or running |
 //!
 //! # Example
@@ -27,6 +28,7 @@
 //! # Ok::<(), stealtime_hypervisor::fair::Error>(())
 //! ```
 
+mod answers;
 mod domain;
 mod groups;
 mod loan;
@@ -41,6 +43,7 @@ use alloc::vec::Vec;
 
 use crate::fair::weights::{cpu_weight_of_shares, weight_of_nice};
 use crate::fair::{Error, GroupId, RqId, TaskId};
+pub use answers::{Answered, Answers, MOST_RECEIVERS, Receiver};
 use domain::Domain;
 use groups::Groups;
 pub use loan::{Awaits, Outcome, Refusal, Served, Yielded};

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use stealtime_hypervisor::ipi_tracking::{
     Awaited, Delivery, EoiRule, HintSource, IpiContext, IpiKnobs, NoSuchVcpu, NotRecorded, Unicast,
-    confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, settle, withdraw_hint,
+    confirmed_receiver, eoi, forget, guest_hint, is_ipi_receiver, record, withdraw_hint,
 };
 
 type Contexts = Vec<IpiContext<Cell<u64>>>;
@@ -296,16 +296,11 @@ proptest! {
 
 /// At a time with low bits of 0, as in the record of vCPU 0.
 #[test]
-fn a_settled_record_is_none_and_its_name_stays() {
+fn a_settled_record_is_none() {
     let (c, now) = (contexts(3), 1 << 30);
     send(&c, 0, 1, 0xfb, now);
-    assert_eq!(settle(&c, 1, 0xec), Ok(false), "another vector");
-    assert_eq!(settle(&c, 2, 0xfb), Ok(false), "another receiver");
-    assert_eq!(settle(&c, 1, 0xfb), Ok(true));
-    assert_eq!(settle(&c, 1, 0xfb), Ok(false), "once");
-    assert_eq!(c[1].last_sender(), Some(0));
+    assert_eq!(eoi(&c, &KNOBS, 1, Some(0xfb), now, &()), Ok(true));
     assert_eq!((c[0].awaited(), withdraw_hint(&c, 0)), (None, Ok(false)));
-    assert_eq!(settle(&c, 3, 0xfb), Err(NoSuchVcpu { vcpu: 3, vcpus: 3 }));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::{GuestTsc, LapicTimer, TimerParameters};
 use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcpu};
+use stealtime_hypervisor::scx;
 
 use super::{Exit, Kvm, Vcpu, VcpuRun, Vm};
 use crate::books::{Answers, RunningBooks};
@@ -70,10 +71,13 @@ fn add_vm(
     let meter = host.out_mut().add_meter(&config.name);
     let first = VcpuNr::from_index(kvm.vcpus.len());
     let hints = &host.cfg().knobs.kvm.directed_yield.ipi;
-    let hinted =
-        hints.ipi_tracking_enabled || hints.guest_yield_hint || host.class().scx().is_some();
+    let hinted = hints.ipi_tracking_enabled || hints.guest_yield_hint;
     let ipi_contexts = (0..if hinted { config.vcpus } else { 0 })
         .map(|_| IpiContext::new())
+        .collect();
+    let is_scx = host.class().scx().is_some();
+    let answers_due = (0..if is_scx { config.vcpus } else { 0 })
+        .map(|_| scx::Answers::new())
         .collect();
     let ipiv = host.cfg().host.profile.features.ipiv && host.cfg().knobs.kvm.enable_ipiv;
     let clock = match &config.migration {
@@ -102,6 +106,7 @@ fn add_vm(
             .collect(),
         directed_yield: DirectedYield::new(),
         ipi_contexts,
+        answers_due,
         apics: None,
         paused_by: None,
         answers: Answers::default(),

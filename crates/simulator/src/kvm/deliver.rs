@@ -92,12 +92,13 @@ fn deliver_ipi(
     if let Err(error) = sent {
         return host.broken(error.to_string());
     }
+    tracking::track_receivers(kvm, host, vm, own_index, vector, &reached);
     accept_at(kvm, guests, host, cpu, sender, vector, reached)?;
     tracking::track_ipi(kvm, host, vm, &delivery)?;
     Ok(None)
 }
 
-/// `kvm_pv_send_ipi` delivers by the map and calls no hook of IPI tracking: it leaves no record.
+/// `kvm_pv_send_ipi` delivers by the map and calls no hook of the series' IPI tracking: no record is left.
 fn deliver_pv_ipi(
     kvm: &mut Kvm,
     guests: &Guests,
@@ -138,6 +139,7 @@ fn deliver_pv_ipi(
     if let Err(error) = sent {
         return host.broken(error.to_string());
     }
+    tracking::track_receivers(kvm, host, vm, own_index, vector, &reached);
     accept_at(kvm, guests, host, cpu, sender, vector, reached)?;
     Ok(None)
 }

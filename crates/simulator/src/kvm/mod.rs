@@ -21,6 +21,7 @@ use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions, Lapic};
 use stealtime_hypervisor::lapic_timer::LapicTimer;
 use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
+use stealtime_hypervisor::scx;
 
 pub(crate) use exit::{Exit, IpiMask, IpiTo};
 
@@ -80,7 +81,7 @@ pub(crate) struct Vcpu {
     pub(crate) parked: bool,
     /// A paravirtual spinlock was passed on to it while it was halted.
     pub(crate) pv_unhalted: bool,
-    /// The awaited answer has come since the last entry.
+    /// All awaited answers have come since the last entry.
     pub(crate) answered: bool,
     /// The hypervisor has seen an EOI of it: none where the hardware completes them (APICv).
     pub(crate) shows_eoi: bool,
@@ -95,6 +96,8 @@ pub(crate) struct Vm {
     pub(crate) directed_yield: DirectedYield<Word>,
     /// The vCPU that each vCPU awaits; empty unless that is tracked.
     pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
+    /// Those that `scx_stealtime` knows; empty without it.
+    pub(crate) answers_due: Vec<scx::Answers<Word>>,
     /// Its LAPICs, from the first IPI on.
     pub(crate) apics: Option<Box<Apics>>,
     /// The VMM's thread that has stopped it.

@@ -5,14 +5,14 @@ use stealtime_events::{Kind, VcpuId};
 use stealtime_hypervisor::directed_yield::ple::spins_in_kernel;
 use stealtime_hypervisor::directed_yield::{YieldFlags, YieldHost, YieldState, YieldTo};
 use stealtime_hypervisor::fair;
-use stealtime_hypervisor::ipi_tracking::{IpiContext, confirmed_receiver};
+use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::posted_interrupt::Requests;
 use stealtime_hypervisor::scx::Awaits;
 
 use super::{Kvm, VcpuRun, Word, tracking};
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
-use crate::host::{Body, Flow, Host, poll};
+use crate::host::{Body, Flow, Host, TaskState, poll};
 use crate::ids::{CpuNr, VcpuNr, VmNr};
 
 /// What the search for a vCPU asks.
@@ -91,22 +91,24 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
     let Some(&Body::Vcpu(yielder)) = current else {
         return Awaits::Nothing;
     };
-    if host.class().scx().is_none() {
-        return Awaits::Nothing;
-    }
     let v = &kvm.vcpus[yielder];
     if v.answered {
         return Awaits::Answered;
     }
-    let contexts = &kvm.vms[vm].ipi_contexts;
-    let knobs = tracking::knobs(host);
-    match confirmed_receiver(contexts, &knobs, v.index, host.now()) {
-        Some(awaited) => {
-            let first = yielder.0 - v.index;
-            let receiver = &kvm.vcpus[VcpuNr(first + awaited.receiver)];
+    let Some(answers) = kvm.vms[vm].answers_due.get(v.index as usize) else {
+        return Awaits::Nothing;
+    };
+    let window_ns = host.cfg().knobs.kvm.directed_yield.ipi.ipi_window_ns;
+    let vcpu_of = |index| &kvm.vcpus[VcpuNr(yielder.0 - v.index + index)];
+    let waits = |index: &u32| host.tasks()[vcpu_of(*index).task].state == TaskState::Runnable;
+    let due = || answers.due(window_ns, host.now());
+    // One that waits for a CPU comes before those that run.
+    match due().find(waits).or_else(|| due().next()) {
+        Some(index) => {
+            let receiver = vcpu_of(index);
             Awaits::Receiver {
                 task: host.tasks()[receiver.task].fair,
-                sent_ns: awaited.time_ns,
+                sent_ns: answers.sent_ns(),
                 shows_eoi: receiver.shows_eoi,
             }
         }

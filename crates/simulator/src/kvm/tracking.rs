@@ -2,15 +2,17 @@
 //! `kvm_lapic_set_eoi`).
 
 use stealtime_hypervisor::directed_yield::DirectedYield;
+use stealtime_hypervisor::events::Events as _;
 use stealtime_hypervisor::ipi_tracking::{
-    Delivery, IpiContext, IpiKnobs, NotRecorded, eoi, forget, guest_hint, withdraw_hint,
+    Delivery, NotRecorded, eoi, forget, guest_hint, withdraw_hint,
 };
+use stealtime_hypervisor::scx::{Answers, Receiver};
 
 use super::Kvm;
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
 use crate::host::{Host, class};
-use crate::ids::{TaskNr, VcpuNr, VmNr};
+use crate::ids::{VcpuNr, VmNr};
 
 /// A vCPU of the guest sent an IPI.
 pub(crate) fn track_ipi(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr, delivery: &Delivery) -> Sim {
@@ -18,10 +20,38 @@ pub(crate) fn track_ipi(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr, delivery: 
     if contexts.is_empty() {
         return Ok(());
     }
-    let knobs = knobs(host);
-    match delivery.finish(contexts, &knobs, host.now(), host.out().mechanisms()) {
+    let knobs = &host.cfg().knobs.kvm.directed_yield.ipi;
+    match delivery.finish(contexts, knobs, host.now(), host.out().mechanisms()) {
         Err(NotRecorded::NoSuchVcpu(error)) => host.broken(error.to_string()),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// `scx_stealtime` sees the IPI, also one by hypercall: these vCPUs are to accept it.
+pub(crate) fn track_receivers(
+    kvm: &mut Kvm,
+    host: &Host<'_>,
+    vm: VmNr,
+    sender: u32,
+    vector: u8,
+    receivers: &[u32],
+) {
+    let answers = &kvm.vms[vm].answers_due;
+    // Another class has none.
+    if let Some(source) = answers.get(sender as usize) {
+        let accepting = receivers.iter().filter(|&&vcpu| vcpu != sender);
+        for (index, &vcpu) in accepting.enumerate() {
+            if index == 0 {
+                source.send(host.now());
+                host.out().mechanisms().ipi_recorded(sender, vcpu, vector);
+            }
+            let receiver = Receiver {
+                vcpu,
+                index,
+                vector,
+            };
+            source.accept(sender, &answers[vcpu as usize], receiver);
+        }
     }
 }
 
@@ -34,44 +64,25 @@ pub(crate) fn track_eoi(
 ) -> Sim {
     kvm.vcpus[vcpu].shows_eoi = true;
     let v = &kvm.vcpus[vcpu];
-    let contexts = &kvm.vms[v.vm].ipi_contexts;
-    if contexts.is_empty() {
-        return Ok(());
+    let (vm, index, receiver) = (v.vm, v.index, v.task);
+    let contexts = &kvm.vms[vm].ipi_contexts;
+    if !contexts.is_empty() {
+        let (knobs, now) = (&host.cfg().knobs.kvm.directed_yield.ipi, host.now());
+        if let Err(error) = eoi(contexts, knobs, index, vector, now, host.out().mechanisms()) {
+            return host.broken(error.to_string());
+        }
     }
-    let knobs = knobs(host);
-    let (first, receiver) = (vcpu.0 - v.index, v.task);
-    let sender = contexts
-        .get(v.index as usize)
-        .and_then(IpiContext::last_sender);
-    match eoi(
-        contexts,
-        &knobs,
-        v.index,
-        vector,
-        host.now(),
-        host.out().mechanisms(),
-    ) {
-        Ok(settled) => match sender.filter(|_| settled) {
-            Some(sender) => answered(kvm, host, VcpuNr(first + sender), receiver),
-            None => Ok(()),
-        },
-        Err(error) => host.broken(error.to_string()),
-    }
-}
-
-/// The record of `sender` is settled.
-fn answered(kvm: &mut Kvm, host: &mut Host<'_>, sender: VcpuNr, receiver: TaskNr) -> Sim {
-    let sender = &mut kvm.vcpus[sender];
-    sender.answered = true;
-    class::answered(host, sender.task, receiver)
-}
-
-/// Options of the tracking: `scx_stealtime` tracks IPIs by itself.
-pub(super) fn knobs(host: &Host<'_>) -> IpiKnobs {
-    let knobs = host.cfg().knobs.kvm.directed_yield.ipi;
-    IpiKnobs {
-        ipi_tracking_enabled: knobs.ipi_tracking_enabled || host.class().scx().is_some(),
-        ..knobs
+    let answers = &kvm.vms[vm].answers_due;
+    match vector.and_then(|vector| Answers::eoi(answers, index, vector)) {
+        Some(answered) => {
+            let sender = &mut kvm.vcpus[VcpuNr(vcpu.0 - index + answered.sender)];
+            if answered.is_last {
+                sender.answered = true;
+                host.out().mechanisms().ipi_settled(answered.sender, index);
+            }
+            class::answered(host, sender.task, receiver)
+        }
+        None => Ok(()),
     }
 }
 
@@ -83,6 +94,9 @@ pub(crate) fn reset_tracking(kvm: &mut Kvm, host: &mut Host<'_>, vm: VmNr) -> Si
         if let Err(error) = forget(contexts, vcpu) {
             return host.broken(error.to_string());
         }
+    }
+    for answers in &kvm.vms[vm].answers_due {
+        answers.reset();
     }
     kvm.vms[vm].directed_yield = DirectedYield::new();
     Ok(())

@@ -187,6 +187,10 @@ pub const PROTOCOLS: &[Protocol] = &[
                 "answer-seen",
                 "no yield to a receiver by an exit that begins after its answer",
             ),
+            (
+                "answer-due",
+                "a vCPU waits for each receiver of its last IPI until that one's EOI",
+            ),
         ],
         left_out: "more CPUs and vCPUs, other cache domains, vCPUs that end, timers, the slice's end",
     },
@@ -358,5 +362,9 @@ const SCX_YIELD: &[Variant] = &[
     faulty(
         "sender-cleared",
         "an EOI clears the sender's name after the record, as in the series",
+    ),
+    faulty(
+        "unnumbered",
+        "an answer clears the receiver's bit of whatever IPI is the newest",
     ),
 ];

@@ -49,6 +49,7 @@ pub(super) fn scenes(protocol: &'static str, variant: &Variant) -> Vec<Case> {
                 "split-words" => ScxFault::SplitWords,
                 "cleared-after" => ScxFault::ClearedAfter,
                 "sender-cleared" => ScxFault::SenderCleared,
+                "unnumbered" => ScxFault::Unnumbered,
                 _ => ScxFault::None,
             };
             vec![("two-cpus", Kind::Scx(fault))]

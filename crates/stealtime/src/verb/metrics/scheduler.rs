@@ -30,7 +30,7 @@ const COUNTERS: [Row; 5] = [
     (
         "sched_ipis_tracked",
         "ipis_tracked",
-        "IPIs with a known receiver",
+        "IPIs of vCPUs to others of their VM",
     ),
 ];
 
