@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use stealtime_simulator::script::{Edge, Step, Until};
 
-use crate::recording::{RecordedTask, Recording};
+use crate::recording::{Caller, RecordedTask, Recording};
 
 /// Fewer answers show no usual delay.
 const FEW_ANSWERS: usize = 100;
@@ -41,6 +41,8 @@ struct Answer {
     delay_ns: u64,
     /// The part of it that an idle CPU took to leave its state, in ns.
     exit_ns: u64,
+    /// The CPU that took the interrupt, if it is another one than the vCPU's.
+    caller: Option<Caller>,
 }
 
 /// A point that a VMM's thread reaches before a step.
@@ -83,7 +85,12 @@ pub(crate) fn wait_for_answers(recording: &mut Recording) {
                         step: answer.sleep.step,
                         edge,
                     });
-                    *end = Until::AfterEdge { edge, ns, exit_us };
+                    *end = Until::AfterEdge {
+                        edge,
+                        ns,
+                        exit_us,
+                        waker: answer.caller.map(|caller| caller.cpu),
+                    };
                 }
             }
             task.steps = Arc::from(steps);
@@ -133,6 +140,7 @@ fn answers(task: &RecordedTask, sleeps: &[Sleep]) -> Vec<Answer> {
             sleep: *sleep,
             delay_ns: wait.ended_ns - sleep.began_ns,
             exit_ns: 0,
+            caller: wait.caller,
         })
     });
     let answers: Vec<Answer> = answers.collect();
@@ -154,10 +162,13 @@ fn answers(task: &RecordedTask, sleeps: &[Sleep]) -> Vec<Answer> {
 }
 
 /// What CPUs took to leave their idle states before they took the interrupts of answers. A vCPU that polled
-/// kept its CPU busy. From deep states the way is long: such answers are a group. Other ways are
-/// as long as those of wakeups on idle CPUs.
+/// kept its CPU busy, and so did the task that another CPU had. From deep states the way is long: such
+/// answers are a group. Other ways are as long as those of wakeups on idle CPUs.
 fn exits(task: &RecordedTask, answers: &mut [Answer], idle_wake_ns: u64) {
     let has_slept = |answer: &Answer| {
+        if let Some(caller) = answer.caller {
+            return caller.is_idle;
+        }
         let next = task.steps.get(answer.step as usize + 1);
         matches!(next, Some(Step::Slept(ns)) if *ns > 0)
     };
@@ -227,7 +238,7 @@ impl Lengths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clocked::tests::{MS, task};
+    use crate::clocked::tests::{ARMED, MS, task};
     use crate::recording::Wait;
 
     /// A vCPU and the thread that passes on its requests. A request follows the last wait, after work of 1
@@ -242,6 +253,8 @@ mod tests {
                 step: number,
                 began_ns,
                 ended_ns,
+                late_us: 0,
+                caller: None,
             };
             vcpu.push(wait(request_ns + 1, answer_ns));
             thread.push(wait(request_ns, answer_ns + MS));
@@ -255,7 +268,7 @@ mod tests {
         let vcpu = RecordedTask {
             steps: steps(&vcpu),
             waits: Arc::from(vcpu),
-            ..task(Until::Armed(MS))
+            ..task(ARMED)
         };
         let thread = RecordedTask {
             vcpu: None,

@@ -27,7 +27,7 @@ pub(crate) fn clocked_vms(tasks: &[RecordedTask]) -> BTreeSet<usize> {
         let (timers, total) = waits.entry(vm).or_default();
         for wait in task.waits.iter() {
             if let Some(Step::Halt(end) | Step::Sleep(end)) = task.steps.get(wait.step as usize) {
-                *timers += usize::from(matches!(end, Until::Armed(_) | Until::Grid { .. }));
+                *timers += usize::from(matches!(end, Until::Armed { .. } | Until::Grid { .. }));
                 *total += 1;
             }
         }
@@ -179,11 +179,13 @@ impl Stretch {
 pub(crate) mod tests {
     use std::sync::Arc;
 
-    use stealtime_simulator::script::Spent;
+    use stealtime_simulator::script::{Late, Spent};
 
     use super::*;
 
     pub(crate) const MS: u64 = 1_000_000;
+    /// A timer of 1 ms.
+    pub(crate) const ARMED: Until = Until::Armed { ns: MS, exit_us: 0 };
 
     fn work(ns: u64) -> Step {
         Step::Run {
@@ -200,6 +202,8 @@ pub(crate) mod tests {
                 step: steps.len() as u32,
                 began_ns: turn * 3 * MS,
                 ended_ns: (turn * 3 + 1) * MS,
+                late_us: 0,
+                caller: None,
             });
             steps.extend([Step::Halt(end), Step::Slept(10_000), work(2 * MS)]);
         }
@@ -208,6 +212,8 @@ pub(crate) mod tests {
             step: steps.len() as u32,
             began_ns: 40 * MS,
             ended_ns: 41 * MS,
+            late_us: 0,
+            caller: None,
         });
         steps.push(Step::Halt(end));
         RecordedTask {
@@ -227,6 +233,7 @@ pub(crate) mod tests {
             alarm_ns: 0,
             ticks: None,
             stalls: Arc::default(),
+            called: Late::default(),
             waits: Arc::from(waits),
             steps: Arc::from(steps),
         }
@@ -234,7 +241,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_vm_is_clocked_if_timers_end_its_waits() {
-        let timers = task(Until::Armed(MS));
+        let timers = task(ARMED);
         assert_eq!(
             clocked_vms(std::slice::from_ref(&timers)),
             BTreeSet::from([0])
@@ -245,7 +252,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_done_in_a_row_is_divided_without_more_of_it() {
-        let recorded = task(Until::Armed(MS));
+        let recorded = task(ARMED);
         let mut tasks = [recorded.clone()];
         halt_between(&mut tasks, &BTreeSet::from([0]));
         let [divided] = &tasks;

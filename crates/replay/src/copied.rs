@@ -101,6 +101,14 @@ pub(crate) const fn run_ns(step: Step) -> u64 {
     }
 }
 
+/// A time at which this CPU ends a wait, or the waiting task's own.
+pub(crate) const fn called(time_ns: u64, waker: Option<u16>) -> Until {
+    match waker {
+        Some(waker) => Until::Called { time_ns, waker },
+        None => Until::Time(time_ns),
+    }
+}
+
 /// The point that a wait is for.
 pub(crate) const fn awaited(step: Step) -> Option<Edge> {
     match step {
@@ -300,7 +308,7 @@ impl Script<'_> {
             let wait = task.waits.get(waits).filter(|wait| waited(wait) == index);
             let is_cut = self.cut.is_in_wait && index == self.cut.step;
             let copied_end = |end| {
-                let is_past = is_cut || (!is_armed && matches!(end, Until::Armed(_)));
+                let is_past = is_cut || (!is_armed && matches!(end, Until::Armed { .. }));
                 copier.end(end, side, wait.filter(|_| is_past))
             };
             let copied = match step {
@@ -383,15 +391,29 @@ impl Copier<'_> {
                 Some(edge) => Until::Work { edge, ns, busy },
                 None => reached(edge),
             },
-            (Until::AfterEdge { edge, ns, exit_us }, past) => match (point(edge), past) {
-                (Some(edge), _) => Until::AfterEdge { edge, ns, exit_us },
-                (None, Some(wait)) => Until::Time(self.time(wait.ended_ns, side)),
+            (
+                Until::AfterEdge {
+                    edge,
+                    ns,
+                    exit_us,
+                    waker,
+                },
+                past,
+            ) => match (point(edge), past) {
+                (Some(edge), _) => Until::AfterEdge {
+                    edge,
+                    ns,
+                    exit_us,
+                    waker,
+                },
+                (None, Some(wait)) => called(self.time(wait.ended_ns, side), waker),
                 (None, None) => {
                     let time_ns = self.recording.edge_ns.get(edge.0 as usize);
                     let answered = time_ns.map(|time_ns| time_ns.saturating_add(ns.into()));
-                    Until::Time(self.time(answered.unwrap_or(u64::MAX), side))
+                    called(self.time(answered.unwrap_or(u64::MAX), side), waker)
                 }
             },
+            (Until::Called { time_ns, waker }, _) => called(self.time(time_ns, side), Some(waker)),
             // It slept until the recording's end, and sleeps until the wrap.
             (Until::Time(u64::MAX), _) => Until::Time(self.wrap_ns()),
             (Until::Time(time_ns), _) => Until::Time(self.time(time_ns, side)),
@@ -411,7 +433,7 @@ impl Copier<'_> {
                 late_us,
             },
             (
-                Until::Armed(_) | Until::After(_) | Until::Rest { .. } | Until::Sooner { .. },
+                Until::Armed { .. } | Until::After(_) | Until::Rest { .. } | Until::Sooner { .. },
                 None,
             ) => end,
         }

@@ -160,7 +160,7 @@ impl Cpu {
 }
 
 impl Latency {
-    fn new(since: u64, late_ns: u64) -> Self {
+    pub(crate) fn new(since: u64, late_ns: u64) -> Self {
         Self {
             since,
             late_ns: u32::try_from(late_ns).unwrap_or(u32::MAX),

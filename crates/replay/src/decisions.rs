@@ -14,7 +14,7 @@ const LEAST: u64 = 50;
 /// So many requests to reschedule show how a host preempts.
 const REQUESTS: u64 = 20;
 /// The least priority of the fair class (`MAX_RT_PRIO`).
-const FAIR_FROM: i32 = 100;
+pub(crate) const FAIR_FROM: i32 = 100;
 
 /// Wakeups of one sort on a busy CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

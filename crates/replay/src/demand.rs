@@ -59,10 +59,10 @@ fn parts(task: &RecordedTask, span_ns: u64) -> [Part; PARTS] {
 mod tests {
     use std::sync::Arc;
 
-    use stealtime_simulator::script::{Spent, Step, Until};
+    use stealtime_simulator::script::{Spent, Step};
 
     use super::*;
-    use crate::clocked::tests::{MS, task};
+    use crate::clocked::tests::{ARMED, MS, task};
     use crate::recording::Wait;
 
     /// A vCPU that halts for 1 ms after work of these lengths, in ms.
@@ -79,14 +79,16 @@ mod tests {
                 step: steps.len() as u32,
                 began_ns: now,
                 ended_ns: now + MS,
+                late_us: 0,
+                caller: None,
             });
             now += MS;
-            steps.push(Step::Halt(Until::Armed(MS)));
+            steps.push(Step::Halt(ARMED));
         }
         let task = RecordedTask {
             waits: Arc::from(waits),
             steps: Arc::from(steps),
-            ..task(Until::Armed(MS))
+            ..task(ARMED)
         };
         (task, now)
     }

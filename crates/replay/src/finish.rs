@@ -9,8 +9,9 @@ use crate::coupled::settle_coupled;
 use crate::cpu::{Cpu, Latency, late_since};
 use crate::recording::{Begins, RecordedTask, Recording, Unseen, Wait, WithoutStalls};
 use crate::scripts::Scripts;
-use crate::task::{SleepCosts, Task};
-use crate::timers::settle_timed;
+use crate::sleep_costs::SleepCosts;
+use crate::task::Task;
+use crate::timers::{late_by_step, settle_timed};
 
 impl Scripts {
     /// The recording is over.
@@ -26,6 +27,7 @@ impl Scripts {
             tick_late: self.without_stalls(|cpu| &cpu.tick_late),
             idle_called: self.late(|cpu| &cpu.first_called, counted_ns),
         };
+        let hrtick = self.hrtick();
         let poll_called = self.late(|cpu| &cpu.poll_called, 0);
         let gaps = self.cpus.iter().map(|cpu| cpu.gaps(self.first)).collect();
         let mut ended = self.take_tasks();
@@ -39,7 +41,7 @@ impl Scripts {
         let (block_ns, slept_ns) = costs.typical();
         let names = ended.iter().map(|task| (task.tid, task.name.as_str()));
         let vms = self.vmm_threads.found(&self.vcpus, &names.collect());
-        let recorded = |task| recorded(&self, task, slept_ns, &vms);
+        let recorded = |task| recorded(&self, task, slept_ns, counted_ns, &vms);
         let tasks = ended.into_iter().map(recorded);
         let tasks: Vec<RecordedTask> = tasks.filter(|task| !task.ran_on.is_empty()).collect();
         let ran: BTreeSet<(usize, u32)> = tasks.iter().filter_map(|task| task.vcpu).collect();
@@ -67,7 +69,7 @@ impl Scripts {
             wake_ns,
             halt_poll_ns: self.polling.halt_poll_ns(),
             hz: self.timers.hz(),
-            hrtick: self.timers.hrtick(),
+            hrtick,
             limits: self.quotas.limits(),
             late: late_slices,
             tick_late,
@@ -126,11 +128,13 @@ impl Scripts {
     }
 }
 
-/// A task as it was seen to the end. Halts that polled would have taken `slept_ns` if they had slept.
+/// A task as it was seen to the end. Halts that polled would have taken `slept_ns` if they had slept. Wakeups
+/// take `counted_ns` in any case.
 fn recorded(
     scripts: &Scripts,
     mut task: Task,
     slept_ns: u32,
+    counted_ns: u32,
     vms: &BTreeMap<i32, usize>,
 ) -> RecordedTask {
     let (first, now, vcpu) = (scripts.first, scripts.now, task.vcpu);
@@ -150,10 +154,13 @@ fn recorded(
     settle_timed(&mut task.steps, &task.timed, &task.alarms, first);
     let after = |time: u64| time.saturating_sub(first);
     let moves = task.moves.iter();
+    let late = late_by_step(&task.timed);
     let waits = task.waits.iter().map(|wait| Wait {
         step: wait.step as u32,
         began_ns: after(wait.began),
         ended_ns: after(wait.woken),
+        late_us: late.get(&wait.step).copied().unwrap_or(0),
+        caller: wait.caller,
     });
     RecordedTask {
         tid: task.tid,
@@ -178,6 +185,7 @@ fn recorded(
         exits: task.exits,
         waits: waits.collect(),
         stalls: Arc::from(task.stalls),
+        called: late_since(&task.calls, first, counted_ns),
         steps: Arc::from(task.steps),
     }
 }

@@ -10,7 +10,9 @@ use stealtime_simulator::config::{
     CState, CfsKnobs, Config, Costs, HostConfig, Hypervisor, IdleMethod, Knobs, Profile, RunConfig,
     SchedKnobs, Topology,
 };
-use stealtime_simulator::script::{Looks, Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup};
+use stealtime_simulator::script::{
+    Late, Looks, Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup,
+};
 
 use crate::jitter::jittered;
 use crate::newidle::NewIdle;
@@ -416,6 +418,11 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
         then: task.then,
         alarm_ns: task.alarm_ns,
         ticks: task.ticks,
+        // Otherwise idle CPUs take as long as each of them did.
+        called: match assumed.finds_idle {
+            Some(_) => task.called.clone(),
+            None => Late::default(),
+        },
         stalls: match assumed.stalls {
             true => task.stalls.clone(),
             false => Arc::default(),

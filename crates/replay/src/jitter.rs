@@ -41,7 +41,14 @@ pub(crate) fn jittered(steps: &[Step], seed: u64, task: i32) -> Vec<Step> {
     let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ task as u64);
     let moved = |end: Until, draws: &mut Draws| match end {
         Until::Time(time) => Until::Time(draws.near(time, UNKNOWN_NS)),
-        Until::Armed(ns) => Until::Armed(draws.near(ns, TIMER_NS)),
+        Until::Called { time_ns, waker } => Until::Called {
+            time_ns: draws.near(time_ns, UNKNOWN_NS),
+            waker,
+        },
+        Until::Armed { ns, exit_us } => Until::Armed {
+            ns: draws.near(ns, TIMER_NS),
+            exit_us,
+        },
         known => known,
     };
     let step = |&step: &Step| match step {

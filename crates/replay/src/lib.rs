@@ -32,6 +32,7 @@ mod quota;
 mod recording;
 mod release;
 mod scripts;
+mod sleep_costs;
 mod slices;
 mod stalls;
 mod task;
@@ -49,7 +50,7 @@ pub use export::export_events;
 pub use extract::Extractor;
 pub use newidle::NewIdle;
 pub use population::{Counted, Counts, Guest, VmCopy, copy_bytes};
-pub use recording::{Begins, RecordedTask, Recording, Resolved, Unseen, Wait};
+pub use recording::{Begins, Caller, RecordedTask, Recording, Resolved, Unseen, Wait};
 pub use release::Release;
 
 pub use slices::SliceTimers;

@@ -17,7 +17,7 @@ use crate::clocked::{clocked_vms, halt_between, rest};
 use crate::copied::{Copier, awaited};
 use crate::host::{Assumed, FindsIdle, Placement};
 use crate::jitter::Draws;
-use crate::recording::{RecordedTask, Recording};
+use crate::recording::{RecordedTask, Recording, Wait};
 
 /// How many a host has of each VM, by the VM's index. VMs without an entry are as recorded: one of the host's
 /// own, none of others.
@@ -153,6 +153,7 @@ impl Guest {
         }
         wait_for_answers(&mut recording);
         wake_at_recorded_times(&mut recording.tasks, |_| true);
+        wait_for_calls(&mut recording.tasks);
         Self { recording, vm }
     }
 
@@ -219,6 +220,9 @@ impl Counted {
             wake_at_recorded_times(&mut recording.to_mut().tasks, |_| true);
         } else if !counts.is_as_recorded() {
             wake_at_recorded_times(&mut recording.to_mut().tasks, |vm| clocked.contains(&vm));
+        }
+        if !counts.is_as_recorded() {
+            wait_for_calls(&mut recording.to_mut().tasks);
         }
         let recording = recording.as_ref();
         let mut changed = recording.clone();
@@ -333,21 +337,57 @@ fn arrive(tasks: &mut [RecordedTask], cpus: u32) {
 /// Timers of guests expire at their recorded times, for hosts with more contention than recorded. Requests do
 /// not wait for a late guest, nor do periods that it catches up with. A guest that sleeps for the same time
 /// after each piece of work is another matter. Its timers count from there, so that its demand falls as
-/// waiting grows.
+/// waiting grows. A busy CPU takes their interrupts at once, and an idle one when it has left its idle state.
 pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl Fn(usize) -> bool) {
     let is_meant = |task: &&mut RecordedTask| task.vm.is_some_and(&is_meant);
     for task in tasks.iter_mut().filter(is_meant) {
         let counts_from_work = sleeps_after_work(task);
         let mut steps = task.steps.to_vec();
         for wait in task.waits.iter() {
-            if let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize)
-                && let Until::Armed(_) | Until::Grid { .. } = end
-                && !(counts_from_work && matches!(end, Until::Armed(_)))
-            {
-                *end = Until::Time(wait.ended_ns);
+            if let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize) {
+                *end = match *end {
+                    Until::Armed { ns, exit_us } if counts_from_work => {
+                        let (ns, exit_us) = apart(wait, ns, exit_us);
+                        Until::Armed { ns, exit_us }
+                    }
+                    Until::Armed { .. } | Until::Grid { .. } => Until::Time(wait.ended_ns),
+                    end => end,
+                };
             }
         }
         task.steps = Arc::from(steps);
+    }
+}
+
+/// Tasks that another CPU woke at a time are woken by it at that time: it takes a device's interrupt, for
+/// instance. An idle CPU takes a while until it runs such a task. The task's own timer wakes it on its CPU.
+fn wait_for_calls(tasks: &mut [RecordedTask]) {
+    for task in tasks {
+        let mut steps = task.steps.to_vec();
+        for wait in task.waits.iter() {
+            if let Some(caller) = wait.caller
+                && let Some(Step::Halt(end) | Step::Sleep(end)) = steps.get_mut(wait.step as usize)
+                && let Until::Time(time_ns) = *end
+                && time_ns != u64::MAX
+            {
+                let waker = caller.cpu;
+                *end = Until::Called { time_ns, waker };
+            }
+        }
+        task.steps = Arc::from(steps);
+    }
+}
+
+/// The longest plausible way out of an idle state, in us. Later timers have waited for a stalled CPU.
+const LONGEST_EXIT_US: u16 = 1_000;
+
+/// The time of a timer in ns, and the way out of an idle state in us, unless they are apart already.
+fn apart(wait: &Wait, ns: u64, exit_us: u16) -> (u64, u16) {
+    match (exit_us, wait.late_us) {
+        (0, late_us @ ..=LONGEST_EXIT_US) => {
+            (ns.saturating_sub(u64::from(late_us) * 1_000), late_us)
+        }
+        _ => (ns, exit_us),
     }
 }
 
@@ -355,12 +395,13 @@ pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl 
 const FEW_TIMERS: usize = 8;
 
 /// Whether a task sets its timers for one and the same time, whatever its work took. Timers on a grid in time
-/// are apart already. Times are the same within a 25th. Those of a simulated guest that sleeps for 5 ms
-/// lie in two groups, 130 us apart.
+/// are apart already. Times are the same within a 25th.
 fn sleeps_after_work(task: &RecordedTask) -> bool {
     let waits = task.waits.iter();
     let armed = waits.filter_map(|wait| match task.steps.get(wait.step as usize) {
-        Some(Step::Halt(Until::Armed(ns)) | Step::Sleep(Until::Armed(ns))) => Some(*ns),
+        Some(
+            &(Step::Halt(Until::Armed { ns, exit_us }) | Step::Sleep(Until::Armed { ns, exit_us })),
+        ) => Some(apart(wait, ns, exit_us).0),
         _ => None,
     });
     let mut armed: Vec<u64> = armed.collect();
@@ -469,22 +510,80 @@ pub(crate) fn without(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clocked::tests::{MS, task};
+    use crate::clocked::tests::{ARMED, MS, task};
+    use crate::recording::Caller;
 
     #[test]
     fn timers_that_count_from_work_stay_so() {
-        let recorded = task(Until::Armed(MS));
+        let recorded = task(ARMED);
         let mut tasks = [recorded.clone()];
         wake_at_recorded_times(&mut tasks, |_| true);
         assert_eq!(tasks[0].steps, recorded.steps);
     }
 
     #[test]
+    fn ways_out_of_idle_states_are_apart_from_timers() {
+        let mut recorded = task(ARMED);
+        let late_us = [40, 130, 2_000].into_iter().cycle();
+        let waits = recorded.waits.iter().zip(late_us);
+        let waits = waits.map(|(wait, late_us)| Wait { late_us, ..*wait });
+        recorded.waits = waits.collect();
+        let armed = |ns, exit_us| Step::Halt(Until::Armed { ns, exit_us });
+        let mut steps = recorded.steps.to_vec();
+        for wait in recorded.waits.iter() {
+            steps[wait.step as usize] = armed(MS + u64::from(wait.late_us) * 1_000, 0);
+        }
+        recorded.steps = Arc::from(steps);
+        let mut tasks = [recorded];
+        wake_at_recorded_times(&mut tasks, |_| true);
+        let [changed] = &tasks;
+        let ends = changed.waits.iter().take(3);
+        let ends: Vec<Step> = ends.map(|wait| changed.steps[wait.step as usize]).collect();
+        // Stalls of CPUs are no ways out.
+        assert_eq!(ends, [armed(MS, 40), armed(MS, 130), armed(3 * MS, 0)]);
+    }
+
+    #[test]
+    fn a_task_that_another_cpu_woke_is_woken_by_it() {
+        let mut recorded = task(ARMED);
+        let caller = Caller {
+            cpu: 3,
+            is_idle: false,
+        };
+        let waits = (0..).zip(recorded.waits.iter()).map(|(number, wait)| Wait {
+            caller: Some(caller).filter(|_| number % 2 == 0),
+            ..*wait
+        });
+        recorded.waits = waits.collect();
+        let mut steps = recorded.steps.to_vec();
+        for wait in recorded.waits.iter().take(2) {
+            steps[wait.step as usize] = Step::Halt(Until::Time(wait.ended_ns));
+        }
+        recorded.steps = Arc::from(steps);
+        let mut tasks = [recorded.clone()];
+        wait_for_calls(&mut tasks);
+        let end = |index: usize| {
+            let wait = recorded.waits.get(index)?;
+            tasks[0].steps.get(wait.step as usize).copied()
+        };
+        let [first, second] =
+            [0, 1].map(|index| recorded.waits.get(index).map(|wait| wait.ended_ns));
+        let called = first.map(|time_ns| Until::Called { time_ns, waker: 3 });
+        assert_eq!(end(0), called.map(Step::Halt));
+        assert_eq!(end(1), second.map(Until::Time).map(Step::Halt));
+        // What timers and other tasks end stays so.
+        assert_eq!(end(2), Some(Step::Halt(ARMED)));
+    }
+
+    #[test]
     fn timers_that_depend_on_work_expire_at_their_recorded_times() {
-        let mut recorded = task(Until::Armed(MS));
+        let mut recorded = task(ARMED);
         let steps = (0u64..).zip(recorded.steps.iter());
         let steps = steps.map(|(index, step)| match step {
-            Step::Halt(_) => Step::Halt(Until::Armed(MS + index * MS / 20)),
+            Step::Halt(_) => Step::Halt(Until::Armed {
+                ns: MS + index * MS / 20,
+                exit_us: 0,
+            }),
             step => *step,
         });
         recorded.steps = steps.collect();

@@ -58,6 +58,19 @@ pub struct Wait {
     pub began_ns: u64,
     /// Its end, in ns of the recording.
     pub ended_ns: u64,
+    /// How long after its timer was due it ended, in us; 0 without a timer.
+    pub late_us: u16,
+    /// What ended it, if that was on another CPU than the one that it was to run on.
+    pub caller: Option<Caller>,
+}
+
+/// A CPU that ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its number.
+    pub cpu: u16,
+    /// It was idle before.
+    pub is_idle: bool,
 }
 
 /// A task of a recording, with what the recording says of it.
@@ -98,6 +111,8 @@ pub struct RecordedTask {
     pub waits: Arc<[Wait]>,
     /// Stalls of its CPU, by step and then by time.
     pub stalls: Arc<[Stall]>,
+    /// Wakeups on idle CPUs by other CPUs: when they were, and how long until it ran, in ns.
+    pub called: Late,
     /// Its script.
     pub steps: Arc<[Step]>,
 }
@@ -167,7 +182,7 @@ pub struct Recording {
     pub halt_poll_ns: Option<u32>,
     /// Ticks of the host a second, if they were recorded.
     pub hz: Option<u32>,
-    /// Whether slices end by timers (`HRTICK`), if timers were recorded.
+    /// Whether slices end by timers (`HRTICK`), if timers were recorded while tasks competed for a CPU.
     pub hrtick: Option<bool>,
     /// `cpu.max` of VMs that it stopped, by index: quota and period in ns.
     pub limits: BTreeMap<usize, (u64, u64)>,

@@ -8,7 +8,7 @@ use stealtime_simulator::script::Edge;
 use stealtime_track::{Hrtimers, SwitchOut, ThreadIndex, ThreadRef};
 
 use crate::cpu::{Cpu, Wakes};
-use crate::decisions::Watcher;
+use crate::decisions::{FAIR_FROM, Watcher};
 use crate::newidle;
 use crate::polling::Polling;
 use crate::quota::{AtEnd, Quotas};
@@ -23,6 +23,9 @@ use crate::watch::WakeLatencies;
 
 /// A task that is seen within this time after the begin of a recording, in ns, has waited since then.
 const LONG_NS: u64 = 10_000_000;
+
+/// Fewer switches between tasks that compete do not show that the kernel sets no slice timers.
+const FEW_COMPETING: u64 = 10;
 
 /// The idle task, as a CPU has it that was not seen to switch.
 pub(crate) const IDLE: ThreadRef = ThreadRef {
@@ -61,6 +64,8 @@ pub(crate) struct Scripts {
     pub(crate) quotas: Quotas,
     pub(crate) wakeups: WakeLatencies,
     pub(crate) slices: SliceTimers,
+    /// Switches from a task that waits then to one of the fair class. With `HRTICK` each sets a slice timer.
+    competing: u64,
     pub(crate) decisions: Watcher,
     pub(crate) newidle: newidle::Watcher,
     /// Exits that halt.
@@ -113,6 +118,7 @@ impl Scripts {
             quotas: Quotas::default(),
             wakeups: WakeLatencies::default(),
             slices: SliceTimers::default(),
+            competing: 0,
             decisions: Watcher::default(),
             newidle: newidle::Watcher::default(),
             halts: 0,
@@ -185,6 +191,12 @@ impl Scripts {
         holder.is_some_and(|&index| self.tasks.get(index).is_some())
     }
 
+    /// Whether slices end by timers, if timers and tasks that compete show it.
+    pub(crate) fn hrtick(&self) -> Option<bool> {
+        let has_slices = self.timers.hrtick();
+        has_slices.filter(|has_slices| *has_slices || self.competing >= FEW_COMPETING)
+    }
+
     /// A CPU switches from one task to another.
     pub(crate) fn switch_tasks(
         &mut self,
@@ -196,7 +208,11 @@ impl Scripts {
     ) {
         let now = self.now;
         match !prev.tid.is_idle() && reason.is_runnable() {
-            true => self.cpus[cpu].preempts(now),
+            true => {
+                self.competing +=
+                    u64::from(!next.tid.is_idle() && i32::from(next_prio) >= FAIR_FROM);
+                self.cpus[cpu].preempts(now);
+            }
             false => self.cpus[cpu].goes_on(),
         }
         self.cpus[cpu].has_idled |= prev.tid.is_idle() || next.tid.is_idle();
@@ -261,6 +277,9 @@ impl Scripts {
             }) => {
                 self.idle_wakes.add(now.saturating_sub(time));
                 if prev.tid.is_idle() {
+                    if usize::from(waker_cpu) != cpu {
+                        self.task(thread).called(time, now);
+                    }
                     self.cpus[cpu].idle_woken(time, usize::from(waker_cpu) == cpu, now);
                 }
             }

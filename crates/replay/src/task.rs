@@ -6,7 +6,10 @@ use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Edge, Spent, Stall, Step, Until};
 
 use crate::coupled::{Asleep, Computed, Coupled, Stretch};
+use crate::cpu::Latency;
+use crate::recording::Caller;
 use crate::scripts::Vcpu;
+use crate::sleep_costs::SleepCosts;
 use crate::ticks::GuestTicks;
 use crate::wake::Early;
 
@@ -63,6 +66,7 @@ pub(crate) struct Wait {
     pub(crate) step: usize,
     pub(crate) began: u64,
     pub(crate) woken: u64,
+    pub(crate) caller: Option<Caller>,
 }
 
 /// A wakeup.
@@ -133,6 +137,10 @@ pub(crate) struct Task {
     at_cpu: Option<u32>,
     /// A wakeup that came while it had a CPU.
     pub(crate) early: Option<Early>,
+    /// Wakeups on idle CPUs by others: when they were, and how long until it ran.
+    pub(crate) calls: Vec<Latency>,
+    /// The CPU that woke it last, if it is another one than it was woken for.
+    pub(crate) caller: Option<Caller>,
     /// The CPU that it was woken for and has neither run on nor been moved from.
     woken_for: Option<u32>,
     /// When it moved, by the recording's clock in ns, and to which CPU.
@@ -181,34 +189,6 @@ pub(crate) struct Task {
     polled_halts: Vec<usize>,
 }
 
-/// What sleeps in halts take of a vCPU's CPU time, in ns of each.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SleepCosts {
-    /// From the begin of the halt to being off the CPU: polling, and the way to sleep.
-    pub(crate) block: Vec<u32>,
-    /// From being on a CPU again to the end of the halt.
-    pub(crate) wake: Vec<u32>,
-}
-
-impl SleepCosts {
-    /// Adds those of another vCPU.
-    pub(crate) fn add(&mut self, costs: &Self) {
-        self.block.extend(&costs.block);
-        self.wake.extend(&costs.wake);
-    }
-
-    /// The way to sleep, and the one back, in ns. Where one in four did not poll, the former shows;
-    /// it is believed to be no longer than the way back.
-    pub(crate) fn typical(mut self) -> (u32, u32) {
-        let percentile = |costs: &mut Vec<u32>, percent: usize| {
-            costs.sort_unstable();
-            costs.get(costs.len() * percent / 100).copied().unwrap_or(0)
-        };
-        let wake = percentile(&mut self.wake, 50);
-        (percentile(&mut self.block, 25).min(wake), wake)
-    }
-}
-
 impl Task {
     /// A task that was in `state` when the recording began.
     pub(crate) fn new(state: State) -> Self {
@@ -227,6 +207,8 @@ impl Task {
             ran_on: None,
             at_cpu: None,
             early: None,
+            calls: Vec::new(),
+            caller: None,
             woken_for: None,
             moves: Vec::new(),
             switches_in: 0,
@@ -400,6 +382,12 @@ impl Task {
         }
     }
 
+    /// It runs on a CPU that was idle when another one woke it then.
+    pub(crate) fn called(&mut self, woken: u64, now: u64) {
+        self.calls
+            .push(Latency::new(woken, now.saturating_sub(woken)));
+    }
+
     /// It gets a CPU without a wakeup in the recording: the time, in ns of the recording, is all that is
     /// known.
     pub(crate) fn wake_unseen(&mut self, now: u64, time: u64) {
@@ -433,7 +421,12 @@ impl Task {
     /// What a wait at this step waits for. The time of a timer is set at the end; so is the alarm of a
     /// wait that another task ended.
     fn end_of_wait(&mut self, step: usize, began: u64, woken: u64, cause: Cause) -> Until {
-        self.waits.push(Wait { step, began, woken });
+        self.waits.push(Wait {
+            step,
+            began,
+            woken,
+            caller: self.caller.take(),
+        });
         match cause {
             Cause::Known(until) => {
                 if let Until::Edge(_) = until {
@@ -666,7 +659,12 @@ impl Task {
             {
                 *open = end;
                 let woken = now;
-                self.waits.push(Wait { step, began, woken });
+                self.waits.push(Wait {
+                    step,
+                    began,
+                    woken,
+                    caller: None,
+                });
             }
             if let Some(halting) = self
                 .halting
@@ -709,7 +707,7 @@ impl Task {
 mod tests {
     use stealtime_simulator::script::{Edge, Spent, Step, Until};
 
-    use super::{Cause, SleepCosts, State, Task};
+    use super::{Cause, State, Task};
 
     /// A vCPU that has computed for 100 ns and sleeps in a halt from 200 on.
     fn halted() -> Task {
@@ -780,19 +778,5 @@ mod tests {
             spent: Spent::Host,
         };
         assert_eq!((task.ran_ns, task.steps), (200, vec![ran]));
-    }
-
-    #[test]
-    fn going_to_sleep_is_separate_from_polling() {
-        let costs = |block: &[u32], wake: u32| SleepCosts {
-            block: block.to_vec(),
-            wake: vec![wake; block.len()],
-        };
-        // One in four did not poll.
-        let mixed = costs(&[40, 41, 200, 200, 200, 200, 200], 60);
-        assert_eq!(mixed.typical(), (41, 60));
-        // All did: no longer than the way back.
-        assert_eq!(costs(&[200, 210, 220], 60).typical(), (60, 60));
-        assert_eq!(SleepCosts::default().typical(), (0, 0));
     }
 }

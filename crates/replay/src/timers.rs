@@ -1,5 +1,7 @@
 //! The kind of timer that ended a wait: on a grid in time, or relative to what its task did.
 
+use std::collections::BTreeMap;
+
 use stealtime_simulator::script::{Step, Ticks, Until};
 
 use crate::task::Timed;
@@ -106,7 +108,10 @@ pub(crate) fn settle_timed(steps: &mut [Step], timed: &[Timed], alarms: &[Timed]
         let end = match grid {
             Some(grid) if on(grid, wait.expires) => of_grid(grid, wait, first),
             _ => match wait.armed {
-                Some(armed) => Until::Armed(wait.woken.saturating_sub(armed)),
+                Some(armed) => Until::Armed {
+                    ns: wait.woken.saturating_sub(armed),
+                    exit_us: 0,
+                },
                 None => Until::Time(wait.woken - first),
             },
         };
@@ -130,14 +135,27 @@ fn of_grid(grid: Grid, wait: &Timed, first: u64) -> Until {
         .expires
         .saturating_sub(wait.began)
         .div_ceil(grid.period);
-    let late_us = wait.woken.saturating_sub(wait.expires) / 1_000;
     let phase = (wait.expires + grid.period - first % grid.period) % grid.period;
     Until::Grid {
         phase_ns: phase as u32,
         period_ns: grid.period as u32,
         nth: u16::try_from(nth).unwrap_or(u16::MAX),
-        late_us: u16::try_from(late_us).unwrap_or(u16::MAX),
+        late_us: late_us(wait),
     }
+}
+
+/// How long after the timer was due the wait ended, in us.
+fn late_us(wait: &Timed) -> u16 {
+    let late_us = wait.woken.saturating_sub(wait.expires) / 1_000;
+    u16::try_from(late_us).unwrap_or(u16::MAX)
+}
+
+/// The same of each wait that a timer ended, by its step.
+pub(crate) fn late_by_step(timed: &[Timed]) -> BTreeMap<usize, u16> {
+    timed
+        .iter()
+        .map(|wait| (wait.step, late_us(wait)))
+        .collect()
 }
 
 #[cfg(test)]

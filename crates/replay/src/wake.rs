@@ -4,6 +4,7 @@ use stealtime_events::{Context, Event};
 use stealtime_simulator::script::{Step, Until};
 use stealtime_track::{Place, ThreadIndex, ThreadRef, Waking};
 
+use crate::recording::Caller;
 use crate::scripts::Scripts;
 use crate::task::{Cause, State, Woken};
 
@@ -114,6 +115,11 @@ impl Scripts {
             cpu.map(|cpu| *cpu.called.get_or_insert(now));
         }
         let task = self.task(thread);
+        let is_other = u32::from(wakeup.origin.cpu) != wakeup.target;
+        task.caller = is_other.then_some(Caller {
+            cpu: wakeup.origin.cpu,
+            is_idle: wakeup.origin.thread.tid.is_idle(),
+        });
         task.wake(now, cause);
         task.woken = Some(Woken {
             time: now,

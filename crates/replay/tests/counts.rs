@@ -202,6 +202,25 @@ fn a_copy_with_cpus_of_its_own_does_what_its_vm_did() {
     }
 }
 
+const fn is_new_halt(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Halt(Until::Sooner { .. }) | Step::Sleep(Until::Rest { .. })
+    )
+}
+
+fn has_new_halts(task: &RecordedTask) -> bool {
+    task.steps.iter().any(is_new_halt)
+}
+
+/// Steps of each task without ends of sleeps and without halts that the recording does not have.
+fn demand(recording: &Recording) -> Vec<Vec<Step>> {
+    let is_recorded = |step: &&Step| !is_new_halt(step) && !matches!(step, Step::Slept(_));
+    let tasks = recording.tasks.iter();
+    let steps = tasks.map(|task| task.steps.iter().filter(is_recorded).copied().collect());
+    steps.collect()
+}
+
 #[test]
 fn adding_and_removing_gives_the_recording_back() {
     for (_, recording, was) in recordings().take(6) {
@@ -225,7 +244,11 @@ fn adding_and_removing_gives_the_recording_back() {
             let host = config(&counted.recording, &base, &assumed, 3);
             replay(&counted.recording, &host).expect("it can be replayed")
         };
-        assert_eq!(times(&smaller).vcpus, times(&single).vcpus);
+        // With fewer VMs those that timers drive have halts that were none in the recording.
+        match smaller.recording.tasks.iter().any(has_new_halts) {
+            true => assert_eq!(demand(&smaller.recording), demand(&single.recording)),
+            false => assert_eq!(times(&smaller).vcpus, times(&single).vcpus),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use common::kinds::{switch, wakeup, waking};
 use common::{extracted, host, vcpu};
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
+use stealtime_hypervisor::fair::Feature;
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, NameList, run};
 
@@ -197,4 +198,37 @@ fn how_long_an_idle_cpu_takes_is_told_by_wakeups_there() {
     let (recording, _) = extracted(&events, &NameList::default());
     assert_eq!(recording.idle_wake_ns, Some(30_000));
     assert_eq!(recording.wake_ns, None);
+}
+
+/// Without `HRTICK` no slice timer is set. Without tasks that compete none is either.
+#[test]
+fn slices_without_timers_show_where_tasks_compete() {
+    let busy = |number| {
+        let run = Step::Run {
+            ns: 400 * MS,
+            spent: Spent::Guest,
+        };
+        vcpu(0, number, vec![run])
+    };
+    let hrtick = |cpus, has_hrtick: bool| {
+        let mut config = host(cpus, Vec::new(), 300 * MS, 1);
+        config.scripts = Scripts {
+            tasks: vec![busy(0), busy(1)],
+            tell: true,
+            ..Scripts::default()
+        };
+        for task in &mut config.scripts.tasks {
+            task.first_cpu %= cpus;
+        }
+        if !has_hrtick {
+            config.knobs.sched.features = config.knobs.sched.features.without(Feature::Hrtick);
+        }
+        let mut sink = Collected::default();
+        run(&config, &mut sink).expect("a good configuration");
+        extracted(&sink.events, &sink.names).0.hrtick
+    };
+    assert_eq!(hrtick(1, true), Some(true));
+    assert_eq!(hrtick(1, false), Some(false));
+    assert_eq!(hrtick(2, true), None);
+    assert_eq!(hrtick(2, false), None);
 }

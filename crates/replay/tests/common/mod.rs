@@ -14,7 +14,7 @@ use stealtime_replay::host::Assumed;
 use stealtime_replay::predict::{Errors, Times, recorded};
 use stealtime_replay::{Extractor, Recording};
 use stealtime_simulator::config::{Config, HostConfig, Knobs, RunConfig, Topology, VmConfig};
-use stealtime_simulator::script::{Moves, ScriptConfig, Step, Then};
+use stealtime_simulator::script::{Late, Moves, ScriptConfig, Step, Then};
 use stealtime_simulator::{Collected, Fault, run};
 
 /// VMs on a host of so many CPUs for so long, in ns.
@@ -46,6 +46,7 @@ pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
         moves: Moves::Steps,
         then: Then::End,
         alarm_ns: 0,
+        called: Late::default(),
         ticks: None,
         stalls: [].into(),
         steps: Arc::from(steps),

@@ -17,6 +17,8 @@ pub(crate) struct IdleCpu {
     /// Since when, in ns.
     pub(crate) since_ns: u64,
     governor: Governor,
+    /// What it takes to run the task that another CPU has woken, in ns, if that is known.
+    pub(crate) called_exit_ns: Option<u64>,
     /// When a write to the line that it watches reaches it.
     pub(crate) notified_at: Option<u64>,
 }
@@ -36,6 +38,7 @@ pub(crate) fn enter(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
     c.idle.state = state;
     c.idle.since_ns = now;
     c.idle.notified_at = None;
+    c.idle.called_exit_ns = None;
     c.balance.idles(now);
     hrtimer::note_idle(host, cpu, true);
     if !host.cpus[cpu].pending.is_empty() || !xen::idle_enter(host, cpu) {
@@ -99,14 +102,20 @@ fn recorded_exit_ns(host: &Host<'_>, cpu: CpuNr) -> Option<u64> {
     called.or_else(|| late(&scripts.idle_late))
 }
 
-/// The time that the CPU takes before it takes an answer that is due, as recorded.
-fn answer_exit_ns(host: &Host<'_>, cpu: CpuNr) -> u64 {
+/// The time that the CPU takes before it takes the interrupt that ends a script's wait, as recorded.
+fn wait_exit_ns(host: &Host<'_>, cpu: CpuNr) -> u64 {
     let first = host.cpus[cpu].hrtimers.front();
     let due = first.filter(|timer| timer.0 <= host.clock.now());
     match due.map(|timer| host.timers[timer.1].callback) {
-        Some(Callback::Script(task)) => host.tasks[task].body.answer_exit_ns(),
+        Some(Callback::Script(task)) => host.tasks[task].body.wait_exit_ns(),
         _ => 0,
     }
+}
+
+/// An idle CPU is to run a task that another one has woken, and takes so many ns, if that is known.
+pub(crate) fn called(host: &mut Host<'_>, cpu: CpuNr, exit_ns: Option<u64>) {
+    let idle = &mut host.cpus[cpu].idle;
+    idle.called_exit_ns = idle.called_exit_ns.or(exit_ns);
 }
 
 /// The CPU wakes up.
@@ -115,9 +124,12 @@ pub(crate) fn leave(host: &mut Host<'_>, cpu: CpuNr) -> Sim {
         return Ok(());
     }
     let exit = match host.cpus[cpu].pending.is_empty() {
-        true => recorded_exit_ns(host, cpu),
-        // A recorded wait for a timer has it: it is as long as it was. One for an answer has it apart.
-        false => (!host.cfg.scripts.tasks.is_empty()).then(|| answer_exit_ns(host, cpu)),
+        true => host.cpus[cpu]
+            .idle
+            .called_exit_ns
+            .or_else(|| recorded_exit_ns(host, cpu)),
+        // A recorded wait has it, or it is apart.
+        false => (!host.cfg.scripts.tasks.is_empty()).then(|| wait_exit_ns(host, cpu)),
     };
     let exit = exit.unwrap_or_else(|| exit_ns(host, cpu));
     let (now, tick_ns) = (host.clock.now(), tick::tick_ns(host));

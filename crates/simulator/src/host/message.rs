@@ -34,6 +34,12 @@ pub(crate) enum Message {
     ScriptPollOver { task: TaskNr, turn: u32 },
     /// What wakes a script has done its work: the task is runnable.
     ScriptWake { task: TaskNr, by: CpuNr },
+    /// A CPU ends a script's wait, and takes so many us to leave its idle state before.
+    ScriptCalled {
+        task: TaskNr,
+        waker: CpuNr,
+        exit_us: u16,
+    },
     /// A script's task moves.
     ScriptMoves { task: TaskNr },
     /// The tick of a script's guest.

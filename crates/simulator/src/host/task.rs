@@ -28,10 +28,10 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// What an idle CPU takes before it takes the answer that a script waits for, in ns.
-    pub(crate) fn answer_exit_ns(&self) -> u64 {
+    /// What an idle CPU takes before it takes the interrupt that ends a script's wait, in ns.
+    pub(crate) fn wait_exit_ns(&self) -> u64 {
         match self {
-            Self::Script(script) => script.answer_exit_ns(),
+            Self::Script(script) => script.wait_exit_ns(),
             _ => 0,
         }
     }

@@ -71,6 +71,14 @@ impl Machine<'_> {
                 let resume = script::finish_wake(&mut self.host, task, by)?;
                 self.resume(resume)
             }
+            Message::ScriptCalled {
+                task,
+                waker,
+                exit_us,
+            } => {
+                let resume = self.scripts.called(&mut self.host, task, waker, exit_us)?;
+                self.resume(resume)
+            }
             Message::ScriptMoves { task } => script::apply_moves(&mut self.host, task),
             Message::ScriptTick { task } => {
                 let resume = script::tick(&mut self.host, task)?;

@@ -71,9 +71,21 @@ pub enum Until {
     },
     /// A time of the run, in ns; in later passes of [`Then::Repeat`], of the pass.
     Time(u64),
+    /// A time at which another CPU wakes it, such as the one that takes a device's interrupt.
+    Called {
+        /// As of [`Self::Time`].
+        time_ns: u64,
+        /// The number of that CPU, taken modulo the CPUs.
+        waker: u16,
+    },
     /// So many ns after this script's last [`Step::Arm`]: a timer that was set relative to what
     /// its task had done.
-    Armed(u64),
+    Armed {
+        /// In ns.
+        ns: u64,
+        /// What an idle CPU takes in addition to leave its state, in us.
+        exit_us: u16,
+    },
     /// So many ns after the wait begins.
     After(u64),
     /// So many ns after another script reaches a point: a device answers a request that the other one has
@@ -85,6 +97,8 @@ pub enum Until {
         ns: u32,
         /// What an idle CPU takes in addition to leave its state, in us.
         exit_us: u16,
+        /// The CPU that takes the interrupt, as of [`Self::Called`]; `None`: the script's.
+        waker: Option<u16>,
     },
     /// After this share of the time to the end of the run.
     Rest {
@@ -215,6 +229,9 @@ pub struct ScriptConfig {
     pub ticks: Option<Ticks>,
     /// What it does.
     pub steps: Arc<[Step]>,
+    /// What an idle CPU takes from a wakeup of it by another one until it runs, in ns, by time. Without any
+    /// the CPU's [`Scripts::idle_called`] counts.
+    pub called: Late,
     /// Its stalls, by step and then by time.
     pub stalls: Arc<[Stall]>,
 }

@@ -10,7 +10,7 @@ use super::points::Waiter;
 use super::task::State;
 use super::{Edge, Points, Spent, Step, Then, Until, Yields};
 use crate::fault::Sim;
-use crate::host::{Flow, Host, Message, Phase, Resume, TaskState, hrtimer, poll};
+use crate::host::{Flow, Host, Message, Phase, Resume, TaskState, hrtimer, idle, poll};
 use crate::ids::{CpuNr, TaskNr};
 
 /// What a script that computes on does at once when its steps are done, in ns.
@@ -199,9 +199,9 @@ impl ScriptRunner {
                 let answered_ns = self.answered_ns(edge, ns, pass);
                 answered_ns.is_some_and(|time| time <= host.now())
             }
-            Until::Time(time) => time <= host.now(),
+            Until::Time(time) | Until::Called { time_ns: time, .. } => time <= host.now(),
             // [`instant`] has made times of them.
-            Until::Armed(_)
+            Until::Armed { .. }
             | Until::After(_)
             | Until::Rest { .. }
             | Until::Sooner { .. }
@@ -216,9 +216,10 @@ impl ScriptRunner {
             // No script waits there.
             return Ok(());
         };
-        if let Until::AfterEdge { ns, .. } = host.script(task)?.awaited {
+        let awaited = host.script(task)?.awaited;
+        if let Until::AfterEdge { ns, .. } = awaited {
             let (cpu, time) = (host.tasks()[task].cpu, host.now().saturating_add(ns.into()));
-            return expect_time(host, cpu, task, time);
+            return expect_answer(host, cpu, task, time, awaited);
         }
         self.goes_on(host, cpu, task)
     }
@@ -227,6 +228,28 @@ impl ScriptRunner {
     fn answered_ns(&self, edge: Edge, ns: u32, pass: u32) -> Option<u64> {
         let reached_ns = self.points.reached_ns(edge, pass)?;
         Some(reached_ns.saturating_add(ns.into()))
+    }
+
+    /// A CPU ends a script's wait. An idle one leaves its state first.
+    pub(crate) fn called(
+        &mut self,
+        host: &mut Host<'_>,
+        task: TaskNr,
+        waker: CpuNr,
+        exit_us: u16,
+    ) -> Sim<Option<Resume>> {
+        if exit_us > 0 && host.cpus()[waker].phase == Phase::Idle {
+            let time_ns = host.now() + u64::from(exit_us) * 1_000;
+            let message = Message::ScriptCalled {
+                task,
+                waker,
+                exit_us: 0,
+            };
+            host.post(time_ns, message);
+            return Ok(None);
+        }
+        self.goes_on(host, waker, task)?;
+        Ok(preempted(host, waker))
     }
 
     /// What a script waits for has come.
@@ -281,7 +304,7 @@ impl ScriptRunner {
         }
         let wake_ns = u64::from(host.cfg().scripts.wake_ns);
         if wake_ns == 0 {
-            return host.wake(task, waker).map(|_| ());
+            return wakes(host, task, waker);
         }
         if core::mem::replace(&mut host.script(task)?.waking, true) {
             return Ok(());
@@ -318,12 +341,13 @@ impl ScriptRunner {
                 expect_alarm(host, cpu, task)?;
             }
             Until::Time(time) => expect_time(host, cpu, task, time)?,
+            Until::Called { time_ns, waker } => expect_call(host, task, time_ns, waker, 0)?,
             Until::AfterEdge { edge, ns, .. } => {
                 let script = host.script(task)?;
                 script.alarm = None;
                 let pass = script.passes;
                 if let Some(time) = self.answered_ns(edge, ns, pass) {
-                    expect_time(host, cpu, task, time)?;
+                    expect_answer(host, cpu, task, time, wait)?;
                 } else {
                     let waiter = Waiter {
                         task,
@@ -334,7 +358,7 @@ impl ScriptRunner {
                     self.points.wait(edge, waiter);
                 }
             }
-            Until::Armed(_)
+            Until::Armed { .. }
             | Until::After(_)
             | Until::Rest { .. }
             | Until::Sooner { .. }
@@ -352,6 +376,31 @@ fn expect_time(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, time_ns: u64) -> S
     let timer = script.timer;
     hrtimer::start_pinned(host, timer, cpu, time_ns);
     Ok(())
+}
+
+/// Another CPU ends the script's wait. An idle one takes so many us before.
+fn expect_call(host: &mut Host<'_>, task: TaskNr, time_ns: u64, waker: u16, exit_us: u16) -> Sim {
+    host.script(task)?.alarm = None;
+    let waker = CpuNr(u32::from(waker) % host.cfg().host.topology.cpus());
+    let message = Message::ScriptCalled {
+        task,
+        waker,
+        exit_us,
+    };
+    host.post(time_ns, message);
+    Ok(())
+}
+
+/// An answer ends this wait of a script that has slept on `cpu`.
+fn expect_answer(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, time_ns: u64, wait: Until) -> Sim {
+    match wait {
+        Until::AfterEdge {
+            waker: Some(waker),
+            exit_us,
+            ..
+        } => expect_call(host, task, time_ns, waker, exit_us),
+        _ => expect_time(host, cpu, task, time_ns),
+    }
 }
 
 /// Begins the next stretch of a step up to a stall, or the stall. Whether there is one.
@@ -397,8 +446,13 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
     let run = &host.cfg().run;
     let end_ns = run.warmup_ns.saturating_add(run.duration_ns);
     let script = host.script(task)?;
-    script.answer_exit_us = match wait {
-        Until::AfterEdge { exit_us, .. } => exit_us,
+    script.wait_exit_us = match wait {
+        Until::AfterEdge {
+            exit_us,
+            waker: None,
+            ..
+        }
+        | Until::Armed { exit_us, .. } => exit_us,
         _ => 0,
     };
     let wait = match wait {
@@ -406,7 +460,11 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
         Until::Time(time) if script.passes > 0 => {
             Until::Time(script.pass_began.saturating_add(time))
         }
-        Until::Armed(ns) => Until::Time(script.armed.saturating_add(ns)),
+        Until::Called { time_ns, waker } if script.passes > 0 => Until::Called {
+            time_ns: script.pass_began.saturating_add(time_ns),
+            waker,
+        },
+        Until::Armed { ns, .. } => Until::Time(script.armed.saturating_add(ns)),
         Until::After(ns) => Until::Time(now.saturating_add(ns)),
         // What passes requests on does not repeat its steps.
         Until::AfterEdge { ns, .. } if script.passes > 0 => {
@@ -444,20 +502,34 @@ fn instant(host: &mut Host<'_>, task: TaskNr, wait: Until) -> Sim<Until> {
 /// here too: on its way back a lazy request counts.
 pub(crate) fn finish_wake(host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Sim<Option<Resume>> {
     host.script(task)?.waking = false;
+    wakes(host, task, waker)?;
+    Ok(preempted(host, waker))
+}
+
+/// A CPU wakes a script's task. An idle CPU takes a while to notice what another one does.
+fn wakes(host: &mut Host<'_>, task: TaskNr, waker: CpuNr) -> Sim {
     host.wake(task, waker)?;
+    let (cpu, now) = (host.tasks()[task].cpu, host.now());
+    if cpu != waker && host.cpus()[cpu].phase == Phase::Idle {
+        let exit_ns = host.script(task)?.called.at(now);
+        idle::called(host, cpu, exit_ns);
+    }
+    Ok(())
+}
+
+/// Has the CPU switch to another task if its own is to be preempted.
+fn preempted(host: &mut Host<'_>, waker: CpuNr) -> Option<Resume> {
     let c = &host.cpus()[waker];
-    let Some(current) = c.current else {
-        return Ok(None);
-    };
+    let current = c.current?;
     if c.phase != Phase::Run || host.stalled(waker).is_some() || !host.reschedules(waker, current) {
-        return Ok(None);
+        return None;
     }
     let remaining = host.interrupted(waker);
     host.set_left(current, host.work_in(waker, remaining));
-    Ok(Some(Resume {
+    Some(Resume {
         cpu: waker,
         flow: Flow::Schedule,
-    }))
+    })
 }
 
 /// The guest's timer is set for the wait that begins.

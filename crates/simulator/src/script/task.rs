@@ -7,7 +7,7 @@ use stealtime_events::Tid;
 use stealtime_hypervisor::halt_poll::{Halt, HaltPoll};
 
 use super::moves::Timed;
-use super::{Edge, Moves, ScriptConfig, Spent, Stall, Step, Then, Ticks, Until};
+use super::{Edge, Late, Moves, ScriptConfig, Spent, Stall, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::ids::TimerNr;
 
@@ -64,8 +64,10 @@ pub(crate) struct ScriptTask {
     pub(super) waking: bool,
     /// When its timer was set last, in ns.
     pub(super) armed: u64,
-    /// What an idle CPU takes before it takes the answer that the script waits for, in us.
-    pub(super) answer_exit_us: u16,
+    /// What an idle CPU takes before it takes the interrupt that ends the wait, in us.
+    pub(super) wait_exit_us: u16,
+    /// As of its configuration.
+    pub(super) called: Late,
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     pub(super) alarm: Option<u64>,
     pub(super) alarm_ns: u32,
@@ -131,8 +133,8 @@ pub struct ScriptOutcome {
 }
 
 impl ScriptTask {
-    pub(crate) fn answer_exit_ns(&self) -> u64 {
-        u64::from(self.answer_exit_us) * 1_000
+    pub(crate) fn wait_exit_ns(&self) -> u64 {
+        u64::from(self.wait_exit_us) * 1_000
     }
 
     pub(crate) fn new(config: &ScriptConfig, timer: TimerNr, index: usize) -> Self {
@@ -162,7 +164,8 @@ impl ScriptTask {
             slept: false,
             waking: false,
             armed: 0,
-            answer_exit_us: 0,
+            wait_exit_us: 0,
+            called: config.called.clone(),
             awaited: Until::Time(0),
             work_until: None,
             computes_ns: 0,

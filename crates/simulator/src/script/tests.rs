@@ -7,7 +7,7 @@ use super::{
     Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,
     Until,
 };
-use crate::config::{Config, HostConfig, Knobs, RunConfig, Topology};
+use crate::config::{Config, Costs, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
 
 mod groups;
@@ -34,6 +34,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
             moves: Moves::Scheduler,
             then: Then::End,
             alarm_ns: 10_000,
+            called: Late::default(),
             ticks: None,
             stalls: [].into(),
             steps: Arc::from(steps),

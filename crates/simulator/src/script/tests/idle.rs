@@ -36,6 +36,7 @@ fn an_answer_comes_so_long_after_its_request() {
             edge: Edge(0),
             ns,
             exit_us: 0,
+            waker: None,
         })
     };
     // The request is passed on after 10 ms. A vCPU waits from then on, before, and after the answer has come.
@@ -55,6 +56,69 @@ fn an_answer_comes_so_long_after_its_request() {
             finished.abs_diff(expected) < MS / 2,
             "{steps:?}: {finished}"
         );
+    }
+}
+
+#[test]
+fn an_idle_cpu_takes_a_while_to_run_what_another_one_wakes() {
+    let wait = |waker| match waker {
+        Some(waker) => Until::Called {
+            time_ns: 10 * MS,
+            waker,
+        },
+        None => Until::Time(10 * MS),
+    };
+    // The script's own CPU takes its timer's interrupt first: it waits for nothing then.
+    for (waker, waits_ns) in [(Some(1), 130_000), (None, 0)] {
+        let mut host = config(
+            2,
+            0,
+            vec![vec![work(MS), Step::Halt(wait(waker)), work(MS)]],
+        );
+        host.host.profile.costs = Costs::FREE;
+        host.scripts.tasks[0].called = Late(Arc::from([(0, 130_000)]));
+        let outcome = run(&host, &mut ()).expect("it runs");
+        let script = &outcome.scripts[0];
+        let waited_ns = script.books.wait_ns;
+        assert!(
+            waited_ns.abs_diff(waits_ns) < 5_000,
+            "{waker:?}: {waited_ns}"
+        );
+        let finished = script.finished_ns.expect("it is through");
+        assert!(
+            finished.abs_diff(11 * MS + waits_ns) < MS / 20,
+            "{finished}"
+        );
+    }
+}
+
+#[test]
+fn a_busy_cpu_takes_timers_and_answers_at_once() {
+    let answer = |waker| Until::AfterEdge {
+        edge: Edge(0),
+        ns: 5_000_000,
+        exit_us: 900,
+        waker,
+    };
+    let timer = Until::Armed {
+        ns: 15 * MS,
+        exit_us: 900,
+    };
+    // CPU 1 is busy, and reaches the point after 10 ms. CPU 0 is idle.
+    let busy = vec![work(10 * MS), Step::Reach(Edge(0)), work(50 * MS)];
+    for (wait, late_ns) in [
+        (answer(Some(1)), 0),
+        (answer(Some(0)), 900_000),
+        (answer(None), 900_000),
+        (timer, 900_000),
+    ] {
+        let waits = vec![Step::Arm, work(MS), Step::Halt(wait), work(MS)];
+        let mut host = config(2, 1, vec![waits, busy.clone()]);
+        host.host.profile.costs = Costs::FREE;
+        let outcome = run(&host, &mut ()).expect("it runs");
+        let finished = outcome.scripts[0].finished_ns.expect("it is through");
+        let expected = 16 * MS + late_ns;
+        assert!(finished.abs_diff(expected) < MS / 5, "{wait:?}: {finished}");
     }
 }
 
