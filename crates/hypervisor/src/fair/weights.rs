@@ -241,4 +241,12 @@ mod tests {
         assert_eq!(service_ns(u64::MAX, NICE_0_LOAD + 1), u64::MAX);
         assert_eq!(service_ns(3, NICE_0_LOAD / 2), 1);
     }
+
+    #[test]
+    fn shares_of_wide_products_are_exact() {
+        assert_eq!(share(10, 3, 4), 7);
+        assert_eq!(share(u64::MAX, 3, 4), u64::MAX - u64::MAX.div_ceil(4));
+        assert_eq!(share(u64::MAX, 3, 2), u64::MAX);
+        assert_eq!(share(7, 1, 0), 7);
+    }
 }

@@ -59,4 +59,12 @@ mod tests {
         assert_eq!(shift, Some(1_650_000));
         assert_eq!(credit_shift(0, 1, 1 << 20, 1 << 20), None);
     }
+
+    #[test]
+    fn a_gap_moves_its_average_by_an_eighth() {
+        assert_eq!(averaged_gap(None, 1_600), 1_600);
+        assert_eq!(averaged_gap(Some(800), 1_600), 900);
+        assert_eq!(averaged_gap(Some(1_600), 800), 1_500);
+        assert_eq!(averaged_gap(Some(1_600), 1_600), 1_600);
+    }
 }

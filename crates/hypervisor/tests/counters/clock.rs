@@ -1,5 +1,6 @@
 //! kvmclock ioctls and the master clock: items 1–5, and the selftest of the series.
 
+use stealtime_hypervisor::counter::arith::TimeScale;
 use stealtime_hypervisor::counter::kvm_clock::{
     KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KVM_CLOCK_TSC_STABLE, KvmClockData,
 };
@@ -223,4 +224,20 @@ fn a_guests_counter_is_the_hosts_and_its_offset() {
         let after = m.now().tsc.wrapping_add(offset);
         assert!(before <= guest && guest <= after);
     }
+}
+
+/// `KVM_SET_TSC_KHZ` after the first update: the page gets the factors of the new frequency.
+#[test]
+fn a_page_follows_the_frequency_of_its_guest() {
+    let mut m = two_vcpus();
+    let now = m.now();
+    let vcpu = &mut m.vcpus[0];
+    let first = m.vm.guest_time_update(vcpu, &m.host, &now, false).unwrap();
+    let half = vcpu.rate.virtual_khz / 2;
+    vcpu.set_tsc_khz(&m.host, half).unwrap();
+    let page = m.vm.guest_time_update(vcpu, &m.host, &now, false).unwrap();
+    assert_ne!(page.scale, first.scale);
+    // The ratio is rounded down, and may lose a kHz.
+    let scales = [half, half - 1].map(|khz| TimeScale::cycles_to_ns(khz.into()).unwrap());
+    assert!(scales.contains(&page.scale), "{page:?}");
 }

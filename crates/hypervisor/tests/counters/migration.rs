@@ -1,7 +1,9 @@
 //! Migration: item 9.
 
 use proptest::prelude::*;
-use stealtime_hypervisor::counter::kvm_clock::{KVM_CLOCK_REALTIME, KvmClockData};
+use stealtime_hypervisor::counter::kvm_clock::{
+    KVM_CLOCK_HOST_TSC, KVM_CLOCK_REALTIME, KvmClockData,
+};
 use stealtime_hypervisor::counter::migration::{
     Account, MigrationError, Side, Uncertainty, by_offsets, by_value, documented,
 };
@@ -221,6 +223,27 @@ proptest! {
         let account = by_offsets(&s, &s, guest_khz, &known).unwrap().account;
         prop_assert!(off_ns <= account.kvmclock_against_real_ns, "{} ns: {:?}", off_ns, account);
     }
+}
+
+/// A frequency cut to kHz may be off by 10^9/khz ppb, and by what is known in addition.
+#[test]
+fn the_bound_adds_the_error_of_the_frequency_to_its_cut() {
+    let at = |clock_ns| Side {
+        clock: KvmClockData {
+            clock_ns,
+            flags: KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC,
+            ..KvmClockData::default()
+        },
+        format: RatioFormat::VMX,
+        ratio: RatioFormat::VMX.neutral(),
+    };
+    let known = Uncertainty {
+        frequency_error_ppb: 500,
+        ..Uncertainty::default()
+    };
+    let moved = by_offsets(&at(0), &at(SECOND), 1_000_000, &known).unwrap();
+    // Three cycles of 1 ns, 1000 and 500 ppb of a second, and two readings of 2 ns.
+    assert_eq!(moved.account.tsc_against_its_rate_ns, 3 + 1_500 + 4);
 }
 
 /// A host whose TSC really runs at `hz`, called `khz`: cycles since its zero at `ns`.
