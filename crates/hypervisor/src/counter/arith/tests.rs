@@ -3,9 +3,12 @@
 use super::narrow;
 use super::*;
 
+/// Every input; for Miri some: it finds in integers what the compiler's checks find too.
+const STEP: usize = if cfg!(miri) { 37 } else { 1 };
+
 #[test]
 fn narrow_products_are_exact_for_every_input() {
-    for a in 0..=u8::MAX {
+    for a in (0..=u8::MAX).step_by(STEP) {
         for b in 0..=u8::MAX {
             let product = u32::from(a) * u32::from(b);
             let signed = i32::from(a as i8) * i32::from(b);
@@ -22,7 +25,7 @@ fn narrow_products_are_exact_for_every_input() {
 
 #[test]
 fn narrow_deltas_scale_for_every_input() {
-    for delta in 0..=u8::MAX {
+    for delta in (0..=u8::MAX).step_by(STEP) {
         for mul in 0..16 {
             for shift in -130i32..=127 {
                 let Ok(shift) = i8::try_from(shift) else {
@@ -45,7 +48,7 @@ fn narrow_deltas_scale_for_every_input() {
 /// as the bits kept allow.
 #[test]
 fn narrow_time_scales_are_close_for_every_pair() {
-    for scaled in 0..=u8::MAX {
+    for scaled in (0..=u8::MAX).step_by(STEP) {
         for base in 0..=u8::MAX {
             let factors = narrow::time_scale_factors(scaled, base);
             let no_end = base == 0 || scaled.wrapping_mul(2) == 0;
