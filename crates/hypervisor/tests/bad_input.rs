@@ -9,7 +9,7 @@ use stealtime_hypervisor::fair::{
     Attr, Block, CgroupMode, Config, Error, Fair, Feature, Features, GroupId, MAX_DEPTH, OtherLoad,
     PickMode, Policy, Preempt, RqId, TaskId, TaskView, WakeFlags,
 };
-use stealtime_hypervisor::lag_credit::LagCredit;
+use stealtime_hypervisor::lag_credit::{Guard, LagCredit, Method, RateLimit};
 
 /// One call with arguments that may name anything.
 #[derive(Clone, Copy, Debug)]
@@ -435,8 +435,81 @@ fn a_group_with_a_task_or_a_group_does_not_move() {
     assert_eq!(fair.reparent_group(group, Some(above)), Ok(()));
     let busy = Err(Error::GroupBusy(above));
     assert_eq!(fair.reparent_group(above, Some(below)), busy);
+    // Once its group has left, it may.
+    assert_eq!(fair.reparent_group(group, None), Ok(()));
+    assert_eq!(fair.reparent_group(above, Some(below)), Ok(()));
+    assert_eq!(fair.reparent_group(above, None), Ok(()));
     fair.create_task(Attr::default(), Some(group)).unwrap();
     let busy = Err(Error::GroupBusy(group));
     assert_eq!(fair.reparent_group(group, Some(below)), busy);
     assert_eq!(fair.reparent_group(below, Some(group)), Ok(()));
+}
+
+/// What a credit takes: its margin, its part of the time, and its rate limit.
+#[test]
+fn a_credit_out_of_range_is_refused_by_its_key() {
+    let field = |lag_credit: LagCredit| {
+        let mut config = Config::linux_7_2(4);
+        config.lag_credit = lag_credit;
+        match Fair::new(config).err() {
+            Some(Error::BadConfig { field, .. }) => Some(field),
+            error => {
+                assert_eq!(error, None);
+                None
+            }
+        }
+    };
+    let margin = |margin_ns| LagCredit {
+        method: Method::Credit {
+            margin_ns,
+            keep_request: false,
+        },
+        ..LagCredit::SERIES_V3
+    };
+    for (margin_ns, valid) in [
+        (999, false),
+        (1_000, true),
+        (100_000_000, true),
+        (100_000_001, false),
+    ] {
+        let refused = field(margin(margin_ns));
+        assert_eq!(
+            refused,
+            (!valid).then_some("lag_credit margin_ns"),
+            "{margin_ns}"
+        );
+    }
+    for (per_mille, valid) in [(0, false), (1, true), (1000, true), (1001, false)] {
+        let guard = Some(Guard {
+            per_mille,
+            burst_ns: 1_000_000,
+        });
+        let refused = field(LagCredit {
+            guard,
+            ..LagCredit::SERIES_V3
+        });
+        assert_eq!(
+            refused,
+            (!valid).then_some("lag_credit per_mille"),
+            "{per_mille}"
+        );
+    }
+    let limits = [
+        (0, 5, 6, Some("lag_credit gap_ns")),
+        (1, 6, 5, Some("lag_credit min_ns")),
+        (1, 5, 5, None),
+    ];
+    for (gap_ns, min_ns, max_ns, expected) in limits {
+        let rate_limit = RateLimit::Adaptive {
+            interval_ns: 1_000,
+            gap_ns,
+            min_ns,
+            max_ns,
+        };
+        let refused = field(LagCredit {
+            rate_limit,
+            ..LagCredit::SERIES_V3
+        });
+        assert_eq!(refused, expected, "{min_ns} to {max_ns}");
+    }
 }

@@ -148,6 +148,31 @@ fn a_delayed_part_is_folded_as_it_leaves() {
     }
 }
 
+/// A group that moves under another one no longer uses its former parent, which can be folded then.
+#[test]
+fn a_parent_that_a_group_has_left_is_folded() {
+    let mut fair = Fair::new(Config::linux_7_2(16)).unwrap();
+    fair.set_lean();
+    let rqs = [(); 2].map(|()| fair.create_rq(PickMode::Hierarchical).unwrap());
+    let [left, entered] = [(); 2].map(|()| fair.create_group(None).unwrap());
+    let moved = fair.create_group(Some(left)).unwrap();
+    fair.extend_group(moved, rqs[0]).unwrap();
+    fair.extend_group(left, rqs[1]).unwrap();
+    let task = fair.create_task(Attr::default(), Some(left)).unwrap();
+    fair.fork(task, rqs[1], 0).unwrap();
+    fair.compact_group(task).unwrap();
+    assert!(
+        fair.queue(rqs[0], Some(left)).is_ok(),
+        "its child has a part"
+    );
+    fair.extend_group(entered, rqs[0]).unwrap();
+    fair.reparent_group(moved, Some(entered)).unwrap();
+    fair.compact_group(task).unwrap();
+    assert!(fair.queue(rqs[0], Some(left)).is_err());
+    assert!(fair.queue(rqs[1], Some(left)).is_ok(), "a task runs there");
+    assert!(rqs.iter().all(|&rq| fair.consistent(rq)));
+}
+
 /// What is kept of a folded part has 32 bits for its load, which each of 17 CPUs brings beyond that.
 #[test]
 fn a_part_with_a_larger_load_is_not_folded() {

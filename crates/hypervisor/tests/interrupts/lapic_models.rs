@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use stealtime_hypervisor::lapic::{
-    Apic, ApicBus, ApicMode, BusOptions, DeliveryMode, IllegalVector, Interrupt, Irr, Lapic,
-    NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
+    Apic, ApicBus, ApicMode, BusOptions, DeliveryMode, DestinationMap, IllegalVector, Interrupt,
+    Irr, Lapic, NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
 };
 use stealtime_hypervisor::posted_interrupt::ipi_virtualization::{
     ExitReason, PidPointerTable, Route,
@@ -531,4 +531,23 @@ fn while_a_nested_guest_runs_rvi_stays_its_hypervisors() {
     lapic.set_nested_guest(false);
     lapic.note_highest(Some(0x52), false);
     assert_eq!(lapic.rvi(), 0x52);
+}
+
+/// `kvm_recalculate_phys_map` with 32-bit ids: a vCPU in xAPIC mode is found by an id beyond 8 bits, next to the
+/// 8 bits that its register has.
+#[test]
+fn an_id_beyond_8_bits_is_mapped_in_xapic_mode_too() {
+    let apic = |vcpu_id: u32| Apic {
+        vcpu_id,
+        mode: ApicMode::Xapic,
+        sw_enabled: true,
+        id: vcpu_id << 24,
+        ldr: 0,
+        dfr: u32::MAX,
+        arb_prio: 0,
+    };
+    let (map, _) = DestinationMap::build(&[apic(3), apic(0x102), apic(0x104)], true);
+    let map = map.unwrap();
+    let found = [3, 2, 4, 0x102, 0x104, 0x103].map(|id| map.physical(id));
+    assert_eq!(found, [Some(0), Some(1), Some(2), Some(1), Some(2), None]);
 }

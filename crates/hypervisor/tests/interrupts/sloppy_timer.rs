@@ -651,6 +651,37 @@ fn mode_switch_to_or_from_deadline_disarms() {
     assert_eq!(timer.read_tmcct(0), 0);
 }
 
+/// A one-shot timer has a length too, and starts once.
+#[test]
+fn a_one_shot_timer_fires_once() {
+    let mut timer = timer(LVT_ONE_SHOT);
+    let _ = timer.write_tmict(500_000, at_us(0), &DEDICATED, &());
+    assert!(timer.hrtimer_at().is_some());
+    let fired = timer.hrtimer_fired(at_us(1000), VcpuMode::InGuest, &DEDICATED, &());
+    assert_eq!(list(fired), [POST]);
+    assert_eq!(timer.hrtimer_at(), None);
+}
+
+/// An advance that is off stays off, and a timer without a deadline says nothing about it.
+#[test]
+fn posting_tunes_the_advance_by_deadlines_alone() {
+    let parameters = TimerParameters {
+        advance: false,
+        ..TimerParameters::default()
+    };
+    let mut off = LapicTimer::new(parameters, tsc());
+    assert!(off.write_lvt(LVT_DEADLINE).is_empty());
+    let _ = off.write_tscdeadline(250_000, at_us(0), &DEDICATED, &());
+    let fired = off.hrtimer_fired(at_us(150), VcpuMode::InGuest, &DEDICATED, &());
+    assert_eq!((list(fired), off.advance_ns()), (vec![POST], 0));
+    let mut once = timer(LVT_ONE_SHOT);
+    let advance_ns = once.advance_ns();
+    assert_ne!(advance_ns, 0);
+    let _ = once.write_tmict(500_000, at_us(0), &DEDICATED, &());
+    let fired = once.hrtimer_fired(at_us(1050), VcpuMode::InGuest, &DEDICATED, &());
+    assert_eq!((list(fired), once.advance_ns()), (vec![POST], advance_ns));
+}
+
 #[test]
 fn soft_disabled_preemption_timer_is_written_once() {
     let mut timer = timer(LVT_DEADLINE);
