@@ -115,10 +115,13 @@ fn repeat(line: usize, entities: &[Entity], decision: &Decision) {
     }
 }
 
+/// For Miri the first ones.
+const LINES: usize = if cfg!(miri) { 60 } else { usize::MAX };
+
 #[test]
 fn recorded_credits_of_the_kernel_are_repeated_bit_by_bit() {
     let (mut entities, mut credits, mut in_place, mut guarded) = (Vec::new(), 0, 0, 0);
-    for (n, line) in RECORDED.lines().enumerate() {
+    for (n, line) in RECORDED.lines().enumerate().take(LINES) {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("entity") => entities.push(Entity(numbers(words))),
@@ -132,6 +135,9 @@ fn recorded_credits_of_the_kernel_are_repeated_bit_by_bit() {
             }
             _ => assert!(line.starts_with('#'), "line {}: {line}", n + 1),
         }
+    }
+    if cfg!(miri) {
+        return assert!(credits > 0);
     }
     assert!(credits >= 100, "{credits} credits");
     assert!(guarded >= 30, "{guarded} with the guard");

@@ -533,8 +533,8 @@ fn while_a_nested_guest_runs_rvi_stays_its_hypervisors() {
     assert_eq!(lapic.rvi(), 0x52);
 }
 
-/// `kvm_recalculate_phys_map` with 32-bit ids: a vCPU in xAPIC mode is found by an id beyond 8 bits, next to the
-/// 8 bits that its register has.
+/// `kvm_recalculate_phys_map` with 32-bit ids: a vCPU in xAPIC mode is found by an id beyond 8 bits, next to
+/// the 8 bits that its register has.
 #[test]
 fn an_id_beyond_8_bits_is_mapped_in_xapic_mode_too() {
     let apic = |vcpu_id: u32| Apic {
