@@ -121,6 +121,9 @@ static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
 			continue;
 		if (!first)
 			first = vcpu;
+		/* An only receiver is the answer: the caller looks at its task. */
+		if (first == vcpu && due >> index == 1)
+			break;
 		receiver = bpf_task_from_pid(vcpu->tid);
 		if (!receiver)
 			continue;
