@@ -117,16 +117,16 @@ proptest! {
     /// Four vCPUs send to others, answer and ask in any order.
     #[test]
     fn tracking_is_equal(steps in prop::collection::vec(
-        (0..4_usize, 0..16_u32, 14..20_u8, 0..60_000_000_u64), 1..200,
+        (any::<bool>(), 0..4_usize, 0..16_u32, 14..20_u8, 0..60_000_000_u64), 1..200,
     )) {
         let contexts = [(); 4].map(|()| Answers::<AtomicU64>::new());
         let mut words = [HostAnswers::default(); 4];
         let window_ns = IpiKnobs::default().ipi_window_ns;
         let mut now_ns = 1_u64 << 23;
-        for (vcpu, others, vector, gap) in steps {
+        for (ends, vcpu, others, vector, gap) in steps {
             now_ns += gap >> (vector % 4 * 6);
             let receivers = (0..4).filter(|other| others >> other & 1 != 0 && *other != vcpu);
-            if others % 2 == 0 {
+            if ends {
                 let received = words[vcpu].received;
                 let expected = Answers::eoi(&contexts, vcpu as u32, vector);
                 let source = &mut words[host_sender(received) as usize];
