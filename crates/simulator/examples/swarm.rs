@@ -1,9 +1,9 @@
 //! Random scenarios with all checks on:
 //! `swarm [--seconds N] [--count N] [--seed S] [--threads N] [--faults] [--dump]`.
 //!
-//! With `--faults` also what [`stealtime_simulator::inject`] injects: interrupts that are lost, late or
-//! repeated, CPUs that stall, guests that are killed, threads that hang, devices that do not answer, and
-//! migrations between hosts with clocks that step.
+//! `--faults` injects the faults of [`stealtime_simulator::inject`]: interrupts are lost, late or repeated,
+//! CPUs stall, VMs are killed, threads hang, and devices do not answer. Guests migrate between hosts with
+//! clocks that step.
 //!
 //! Ends with status 1 at the first failure, after printing the seed and the command that runs it
 //! again.
