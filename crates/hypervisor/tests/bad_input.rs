@@ -439,10 +439,13 @@ fn a_group_with_a_task_or_a_group_does_not_move() {
     assert_eq!(fair.reparent_group(group, None), Ok(()));
     assert_eq!(fair.reparent_group(above, Some(below)), Ok(()));
     assert_eq!(fair.reparent_group(above, None), Ok(()));
-    fair.create_task(Attr::default(), Some(group)).unwrap();
+    let task = fair.create_task(Attr::default(), Some(group)).unwrap();
+    assert_eq!(fair.group_view(group).unwrap().tasks, 1);
     let busy = Err(Error::GroupBusy(group));
     assert_eq!(fair.reparent_group(group, Some(below)), busy);
     assert_eq!(fair.reparent_group(below, Some(group)), Ok(()));
+    fair.destroy_task(task).unwrap();
+    assert_eq!(fair.group_view(group).unwrap().tasks, 0);
 }
 
 /// What a credit takes: its margin, its part of the time, and its rate limit.

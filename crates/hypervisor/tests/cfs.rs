@@ -3,6 +3,7 @@
 
 use stealtime_hypervisor::fair::{
     Attr, Block, Cfs, Config, Error, Fair, Feature, PickMode, Policy, Preempt, Resched, RqId,
+    TaskId,
 };
 
 fn config(cpus: u32) -> Config {
@@ -195,4 +196,48 @@ fn a_waking_task_preempts_beyond_the_wakeup_granularity() {
             "{lead_ns}"
         );
     }
+}
+
+/// Eight tasks take turns on one CPU, in a group or in none, and another one preempts the current task.
+/// The result is that task, and the one that is picked when the other one sleeps again.
+fn picked_after_preemption(is_grouped: bool) -> (Option<TaskId>, Option<TaskId>) {
+    let mut fair = Fair::new(config(1)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let group = is_grouped.then(|| {
+        let group = fair.create_group(None).unwrap();
+        fair.extend_group(group, rq).unwrap();
+        group
+    });
+    let short = fair.create_task(Attr::default(), None).unwrap();
+    fair.fork(short, rq, 0).unwrap();
+    fair.pick(rq, 0).unwrap();
+    fair.block(rq, Block::Sleep, 10_000).unwrap();
+    assert_eq!(fair.pick(rq, 10_000).unwrap().task, None);
+    for _ in 0..8 {
+        let task = fair.create_task(Attr::default(), group).unwrap();
+        fair.fork(task, rq, 10_000).unwrap();
+    }
+    for ms in 1..=100 {
+        fair.pick(rq, ms * 1_000_000).unwrap();
+        let tick = fair.tick(rq, (ms + 1) * 1_000_000).unwrap();
+        assert_eq!(tick.resched, Resched::Now, "each has more than its 750 us");
+    }
+    let preempted = fair.pick(rq, 101_000_000).unwrap().task;
+    // It leads the next one, by less than the granularity.
+    let woken = fair.wake(short, rq, 101_500_000).unwrap();
+    assert_eq!(woken.resched, Resched::Now);
+    assert_eq!(fair.pick(rq, 101_500_000).unwrap().task, Some(short));
+    fair.block(rq, Block::Sleep, 101_510_000).unwrap();
+    (preempted, fair.pick(rq, 101_510_000).unwrap().task)
+}
+
+/// `LAST_BUDDY`: the preempted task goes on if it is the entity that was compared with the waking one. For
+/// a task in a group, that entity is its group's.
+#[test]
+fn a_preempted_task_goes_on_unless_its_group_was_preempted() {
+    let (preempted, picked) = picked_after_preemption(false);
+    assert_eq!(picked, preempted);
+    let (preempted, picked) = picked_after_preemption(true);
+    assert!(picked.is_some());
+    assert_ne!(picked, preempted);
 }

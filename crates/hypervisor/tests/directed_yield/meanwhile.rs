@@ -9,6 +9,7 @@ use stealtime_hypervisor::ipi_tracking::{
     Delivery, IpiContext, IpiKnobs, NotRecorded, Unicast, confirmed_receiver, eoi, record,
 };
 use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
+use stealtime_hypervisor::scx::{Answered, Answers, Receiver};
 use stealtime_hypervisor::word::AtomicWord;
 
 type Hook = Box<dyn FnOnce()>;
@@ -138,6 +139,51 @@ fn an_eoi_leaves_the_record_that_its_sender_makes_meanwhile() {
     let (settled, contexts) = ends_while(0, 0, 1);
     assert!(!settled);
     assert_eq!(awaited(&contexts, 0), Some(1));
+}
+
+type Owed = Rc<[Answers<Watched>; 3]>;
+
+/// vCPU 1 answers an IPI to vCPUs 1 and 2; before its exchange something else happens.
+fn answers_while(meanwhile: fn(&Owed)) -> (Option<Answered>, Vec<u32>) {
+    let contexts: Owed = Rc::new([(); 3].map(|()| Answers::new()));
+    send_to_both(&contexts, NOW);
+    let others = Rc::clone(&contexts);
+    BEFORE.set(Some((0, Box::new(move || meanwhile(&others)))));
+    let answered = Answers::eoi(&*contexts, 1, 0xfb);
+    assert!(BEFORE.take().is_none(), "nothing came in");
+    let due = contexts[0].due(1_000, NOW + 10).collect();
+    (answered, due)
+}
+
+fn send_to_both(contexts: &Owed, now_ns: u64) {
+    contexts[0].send(now_ns);
+    for (index, vcpu) in [1, 2].into_iter().enumerate() {
+        let receiver = Receiver {
+            vcpu,
+            index,
+            vector: 0xfb,
+        };
+        contexts[0].accept(0, &contexts[vcpu as usize], receiver);
+    }
+}
+
+#[test]
+fn an_answer_counts_though_another_comes_in() {
+    let (answered, due) = answers_while(|contexts| {
+        let other = Answers::eoi(&**contexts, 2, 0xfb);
+        assert!(other.is_some_and(|other| !other.is_last));
+    });
+    let last = Answered {
+        sender: 0,
+        is_last: true,
+    };
+    assert_eq!((answered, due), (Some(last), vec![]));
+}
+
+#[test]
+fn an_answer_leaves_the_ipi_that_its_sender_begins_meanwhile() {
+    let (answered, due) = answers_while(|contexts| send_to_both(contexts, NOW + 5));
+    assert_eq!((answered, due), (None, vec![1, 2]));
 }
 
 /// An x2APIC with this logical id.

@@ -672,13 +672,15 @@ fn posting_tunes_the_advance_by_deadlines_alone() {
     let mut off = LapicTimer::new(parameters, tsc());
     assert!(off.write_lvt(LVT_DEADLINE).is_empty());
     let _ = off.write_tscdeadline(250_000, at_us(0), &DEDICATED, &());
-    let fired = off.hrtimer_fired(at_us(150), VcpuMode::InGuest, &DEDICATED, &());
+    // 1 us late, which would correct an advance.
+    let fired = off.hrtimer_fired(at_us(101), VcpuMode::InGuest, &DEDICATED, &());
     assert_eq!((list(fired), off.advance_ns()), (vec![POST], 0));
     let mut once = timer(LVT_ONE_SHOT);
     let advance_ns = once.advance_ns();
     assert_ne!(advance_ns, 0);
-    let _ = once.write_tmict(500_000, at_us(0), &DEDICATED, &());
-    let fired = once.hrtimer_fired(at_us(1050), VcpuMode::InGuest, &DEDICATED, &());
+    let _ = once.write_tmict(500, at_us(0), &DEDICATED, &());
+    // Soon after cycle 0, which is no deadline.
+    let fired = once.hrtimer_fired(at_us(2), VcpuMode::InGuest, &DEDICATED, &());
     assert_eq!((list(fired), once.advance_ns()), (vec![POST], advance_ns));
 }
 
