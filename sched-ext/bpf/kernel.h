@@ -152,11 +152,20 @@ struct sched_ext_ops {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
+/*
+ * A kfunc's bool is in bits 7:0 of its register, with anything above (System V ABI, AAPCS64). clang takes the whole
+ * register of a bool for BPF: these kfuncs return u64.
+ */
+static __always_inline bool is_true(u64 result)
+{
+	return result & 0xff;
+}
+
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
 s32 scx_bpf_pick_idle_cpu(const struct cpumask *allowed, u64 flags) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
-bool scx_bpf_task_running(const struct task_struct *p) __ksym;
+u64 scx_bpf_task_running(const struct task_struct *p) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym __weak;
@@ -166,12 +175,22 @@ struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 void bpf_task_release(struct task_struct *p) __ksym;
 struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgrp, int level) __ksym;
 void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
-bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+u64 bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
 #define BPF_STRUCT_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(name, ##args)
 #define BPF_STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
+
+static __always_inline bool may_run(const struct task_struct *p, u32 cpu)
+{
+	return is_true(bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+}
+
+static __always_inline bool is_running(const struct task_struct *p)
+{
+	return is_true(scx_bpf_task_running(p));
+}
 
 /* 6.13 renamed dispatch to insert and consume to move_to_local. */
 void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym __weak;
@@ -180,14 +199,14 @@ void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 
 			      u64 enq_flags) __ksym __weak;
 void scx_bpf_dispatch_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime,
 			    u64 enq_flags) __ksym __weak;
-bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym __weak;
-bool scx_bpf_consume(u64 dsq_id) __ksym __weak;
+u64 scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym __weak;
+u64 scx_bpf_consume(u64 dsq_id) __ksym __weak;
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
-bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
-		      u64 enq_flags) __ksym __weak;
-bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
-			       u64 enq_flags) __ksym __weak;
+u64 scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
+		     u64 enq_flags) __ksym __weak;
+u64 scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id,
+			      u64 enq_flags) __ksym __weak;
 
 static __always_inline void insert_local(struct task_struct *p, u64 slice, u64 flags)
 {
@@ -208,8 +227,8 @@ static __always_inline void insert_ordered(struct task_struct *p, u64 dsq, u64 s
 static __always_inline bool move_to_local(u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local))
-		return scx_bpf_dsq_move_to_local(dsq);
-	return scx_bpf_consume(dsq);
+		return is_true(scx_bpf_dsq_move_to_local(dsq));
+	return is_true(scx_bpf_consume(dsq));
 }
 
 static __always_inline bool move_task(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 slice,
@@ -218,15 +237,15 @@ static __always_inline bool move_task(struct bpf_iter_scx_dsq *it, struct task_s
 	if (bpf_ksym_exists(scx_bpf_dsq_move)) {
 		if (slice)
 			scx_bpf_dsq_move_set_slice(it, slice);
-		return scx_bpf_dsq_move(it, p, SCX_DSQ_LOCAL, flags);
+		return is_true(scx_bpf_dsq_move(it, p, SCX_DSQ_LOCAL, flags));
 	}
 	if (slice)
 		scx_bpf_dispatch_from_dsq_set_slice(it, slice);
-	return scx_bpf_dispatch_from_dsq(it, p, SCX_DSQ_LOCAL, flags);
+	return is_true(scx_bpf_dispatch_from_dsq(it, p, SCX_DSQ_LOCAL, flags));
 }
 
 /* 6.19 added a function that sets a task's slice; earlier kernels let programs write the field. */
-bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
+u64 scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 
 static __always_inline void set_slice(struct task_struct *p, u64 slice)
 {

@@ -149,7 +149,7 @@ static __always_inline bool pick_eligible(u32 index, u32 cpu_id, struct task_str
 	v = average(domain);
 	bpf_for_each(scx_dsq, p, index, 0) {
 		task = ctx_of(p);
-		if (task && is_eligible(task->vruntime, v) && bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr)) {
+		if (task && is_eligible(task->vruntime, v) && may_run(p, cpu_id)) {
 			if (goes_on(prev, running, v, task->deadline))
 				return true;
 			found = move_task(BPF_FOR_EACH_ITER, p, 0, 0);

@@ -169,7 +169,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	u32 here = bpf_get_smp_processor_id() & (MAX_CPUS - 1), cpu_id = here;
 	struct cpu_state *cpu = &cpus[here];
 	bool loan = lend;
-	bool may_run_here = bpf_cpumask_test_cpu(here, target->cpus_ptr);
+	bool may_run_here = may_run(target, here);
 	bool shows_eoi = task->slot && vcpu_at(task->slot - 1)->shows_eoi;
 	u64 slice = 0;
 	bool timed = false;
@@ -272,7 +272,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		receiver = bpf_task_from_pid(choice.tid);
 		if (receiver) {
 			task = ctx_of(receiver);
-			runs = scx_bpf_task_running(receiver);
+			runs = is_running(receiver);
 			if (runs && answer_is_near(yielder, receiver, now)) {
 				count(REFUSED_RECEIVER_RUNS, 1);
 				bpf_task_release(receiver);
@@ -320,7 +320,7 @@ static __always_inline bool pick_wanted(struct cpu_state *cpu, u32 cpu_id)
 	slice = st_want_slice_us(want) * 1000;
 	bpf_for_each(scx_dsq, p, index, 0) {
 		if (p->pid == tid) {
-			if (!bpf_cpumask_test_cpu(cpu_id, p->cpus_ptr))
+			if (!may_run(p, cpu_id))
 				break;
 			task = ctx_of(p);
 			/* Out of order only on a loan, or if it is due. */
