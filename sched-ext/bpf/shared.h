@@ -30,6 +30,7 @@ enum counter {
 	LOANS,			/* slices lent to a target */
 	LOANS_RETURNED,		/* ended by the receiver's EOI */
 	LOANS_EXPIRED,		/* ended by their timer */
+	HANDED_OVER,		/* requests given to a target */
 	LENT_NS,		/* time that targets ran at the lender's cost */
 	WANT_PICKED,		/* the wanted vCPU ran next */
 	WANT_MISSED,		/* it had left the queue, or is not due */

@@ -65,10 +65,16 @@ ST_INLINE void st_answers_accept(struct st_answers *source, u32 from, struct st_
 	__sync_fetch_and_or(&source->due, 1ULL << index);
 }
 
-/* Receivers without an answer, by index. A time of the future is too old. */
+/* Whether the last IPI is recent. A time of the future is too old. */
+ST_INLINE bool st_answers_has_sent(const struct st_answers *source, u64 window_ns, u64 now_ns)
+{
+	return now_ns - source->time_ns <= window_ns;
+}
+
+/* Receivers without an answer, by index. */
 ST_INLINE u64 st_answers_due(const struct st_answers *source, u64 window_ns, u64 now_ns)
 {
-	return now_ns - source->time_ns <= window_ns ? ST_LOAD(source->due) & ST_DUE_MASK : 0;
+	return st_answers_has_sent(source, window_ns, now_ns) ? ST_LOAD(source->due) & ST_DUE_MASK : 0;
 }
 
 ST_INLINE u32 st_answers_sender(u64 received)

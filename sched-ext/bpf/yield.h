@@ -7,7 +7,8 @@
  * that before the vCPU that KVM nominates.
  *
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
- * receiver until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays.
+ * receiver until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
+ * nominee the rest of its request. The VM's share stays, and no third party pays.
  * Without loans the target is credited as in the series, within the guard, and the yielder forfeits its
  * request.
  */
@@ -22,6 +23,8 @@ struct choice {
 	s32 tid;
 	/* What a served yield counts as. */
 	u32 reason;
+	/* The yielder has sent no IPI lately: it may wait for a lock. */
+	bool hands_over;
 };
 
 /* Lag credit of the target, as credit_level(): false if the guard refuses. */
@@ -48,7 +51,7 @@ static __always_inline bool credit_target(struct task_ctx *task, struct cpu_stat
 		return true;
 	reached = aim;
 	if (guard_per_mille) {
-			reached = st_tokens_spend(&cpu->tokens, guard_per_mille, guard_burst_ns, now, lag, aim,
+		reached = st_tokens_spend(&cpu->tokens, guard_per_mille, guard_burst_ns, now, lag, aim,
 					  task->weight);
 		if (reached < 0)
 			return false;
@@ -61,15 +64,20 @@ static __always_inline bool credit_target(struct task_ctx *task, struct cpu_stat
 	return true;
 }
 
+static __always_inline bool is_due(struct task_ctx *task)
+{
+	struct domain *domain = domain_at(task->domain);
+
+	return domain && task->weight && is_eligible(task->vruntime, average(domain));
+}
+
 /* yield_task_fair: an eligible yielder loses the rest of its request. */
 static __always_inline void forfeit(struct task_ctx *task)
 {
-	struct domain *domain = domain_at(task->domain);
-	s64 rest;
+	s64 rest = (s64)(task->deadline - task->vruntime);
 
-	if (!domain || !task->weight || !is_eligible(task->vruntime, average(domain)))
+	if (!is_due(task))
 		return;
-	rest = (s64)(task->deadline - task->vruntime);
 	if (rest > 0)
 		shift_vruntime(task, rest);
 	task->deadline = task->vruntime + st_vtime(slice_ns, task->weight);
@@ -96,6 +104,28 @@ static __always_inline u64 request_left(struct task_ctx *task)
 	s64 left = (s64)(task->deadline - task->vruntime);
 
 	return left > 0 && task->weight ? st_service(left, task->weight) : 0;
+}
+
+/*
+ * The yielder gives the rest of its request to the target, if that is due by it. A spinner that waits for a
+ * lock has no use of its request, and a loan would end with it.
+ */
+static __always_inline bool hand_over(struct task_ctx *yielder, struct task_ctx *task)
+{
+	struct domain *domain = domain_at(task->domain);
+	u64 left, gain;
+
+	if (!domain || !task->weight || task->domain != yielder->domain || !is_due(yielder))
+		return false;
+	left = request_left(yielder);
+	gain = st_vtime(left, task->weight);
+	if (!left || !is_eligible(task->vruntime - gain, average(domain)))
+		return false;
+	forfeit(yielder);
+	shift_vruntime(task, -(s64)gain);
+	task->deadline -= gain;
+	count(HANDED_OVER, 1);
+	return true;
 }
 
 /* The first receiver that waits in a queue, else the first one that has not answered, or null. */
@@ -140,31 +170,26 @@ static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
 static __always_inline struct choice choose(struct task_ctx *yielder, struct task_struct *nominee,
 					    struct task_ctx *nominated, u64 now)
 {
-	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE };
-	struct vcpu *awaited;
+	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE, .hands_over = false };
+	struct vcpu *awaited, *self;
 
 	if (nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns)
 		choice.reason = YIELD_PENDING;
 	if (yield_mode != YIELD_TAKE_RECEIVER || !yielder->slot)
 		return choice;
-	awaited = first_due(vcpu_at(yielder->slot - 1), now);
+	self = vcpu_at(yielder->slot - 1);
+	awaited = first_due(self, now);
 	if (awaited) {
 		choice.tid = awaited->tid;
 		choice.reason = YIELD_RECEIVER;
 	}
+	choice.hands_over = !st_answers_has_sent(&self->answers, ipi_window_ns, now);
 	return choice;
-}
-
-static __always_inline bool is_due(struct task_ctx *task)
-{
-	struct domain *domain = domain_at(task->domain);
-
-	return domain && task->weight && is_eligible(task->vruntime, average(domain));
 }
 
 /* Serves the yield to `target`; true if KVM is to stop its scan. */
 static __always_inline bool serve(struct task_struct *from, struct task_ctx *yielder,
-				  struct task_struct *target, struct task_ctx *task, u32 reason, u64 now)
+				  struct task_struct *target, struct task_ctx *task, struct choice choice, u64 now)
 {
 	u32 here = bpf_get_smp_processor_id() & (MAX_CPUS - 1), cpu_id = here;
 	struct cpu_state *cpu = &cpus[here];
@@ -172,7 +197,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	bool may_run_here = may_run(target, here);
 	bool shows_eoi = task->slot && vcpu_at(task->slot - 1)->shows_eoi;
 	u64 slice = 0;
-	bool timed = false;
+	bool timed = false, handed_over;
 
 	/* One CPU each, and not the same: nothing to move. */
 	if (!may_run_here && from->nr_cpus_allowed == 1 && target->nr_cpus_allowed == 1) {
@@ -195,12 +220,13 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	}
 	if (loan) {
 		slice = st_max(request_left(yielder), MIN_LOAN_NS);
+		handed_over = choice.hands_over && hand_over(yielder, task);
 		/* Without an EOI to end the loan, a target that is due pays for itself. */
-		if (is_due(task) && (reason != YIELD_RECEIVER || !is_due(yielder)))
+		if (handed_over || (is_due(task) && (choice.reason != YIELD_RECEIVER || !is_due(yielder))))
 			loan = false;
 		else
-			timed = reason != YIELD_RECEIVER || !shows_eoi;
-		if (loan && reason == YIELD_RECEIVER && !shows_eoi)
+			timed = choice.reason != YIELD_RECEIVER || !shows_eoi;
+		if (loan && choice.reason == YIELD_RECEIVER && !shows_eoi)
 			slice = st_min(slice, loan_max_ns);
 		forfeit_excess(yielder);
 	} else {
@@ -220,7 +246,7 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		}
 	}
 	set_slice(from, 0);
-	count(reason, 1);
+	count(choice.reason, 1);
 	if (loan)
 		count(LOANS, 1);
 	return true;
@@ -279,7 +305,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 				return false;
 			}
 			if (!runs && task && task->queued_ns) {
-				served = serve(from, yielder, receiver, task, YIELD_RECEIVER, now);
+				served = serve(from, yielder, receiver, task, choice, now);
 				if (served)
 					count(REDIRECTED, 1);
 				bpf_task_release(receiver);
@@ -295,7 +321,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		count(REFUSED_NOT_QUEUED, 1);
 		return false;
 	}
-	served = serve(from, yielder, to, nominated, choice.reason, now);
+	served = serve(from, yielder, to, nominated, choice, now);
 	if (served && runs)
 		count(RECEIVER_RUNS, 1);
 	return served;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 34] = [
+pub(crate) const NAMES: [&str; 35] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -27,6 +27,7 @@ pub(crate) const NAMES: [&str; 34] = [
     "loans",
     "loans_returned",
     "loans_expired",
+    "handed_over",
     "lent_ns",
     "want_picked",
     "want_missed",
@@ -157,6 +158,7 @@ impl Counters {
                 "loans",
                 "loans_returned",
                 "loans_expired",
+                "handed_over",
                 "lent_ns",
             ],
         );

@@ -368,13 +368,13 @@ pub struct Yields {
 /// What `scx_stealtime` counted while the recording was made. A selection of a part changes nothing here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SchedulerCount {
-    /// `served` and `refused` directed yields; what became of their `target`; `loan` of a slice; `credit`
-    /// of lag; `ipi` between vCPUs.
+    /// `served` and `refused` directed yields; what became of their `target`; `loan` of a slice; `request`
+    /// of a yielder; `credit` of lag; `ipi` between vCPUs.
     pub what: String,
     /// Of `served` what ran: `receiver` of the yielder's IPI, vCPU with a `pending` interrupt, KVM's
     /// `nominee`. Of `refused` the reason. Of `target`: `picked` next, or `missed`. Of `loan`: `lent`,
-    /// `returned` by the answer, `expired` by a timer. Of `credit`: `paid`. Of `ipi`: `tracked` ones,
-    /// `confirmed` by the EOIs of all receivers, `broadcast` to several.
+    /// `returned` by the answer, `expired` by a timer. Of `request`: `given` to a nominee. Of `credit`:
+    /// `paid`. Of `ipi`: `tracked` ones, `confirmed` by the EOIs of all receivers, `broadcast` to several.
     pub kind: String,
     /// How many.
     pub count: u64,

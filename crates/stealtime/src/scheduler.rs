@@ -18,7 +18,7 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Control groups in a line, at most.
 const MOST_SHARES: usize = 4;
 /// Kinds of counts that have a name of their own: what, kind, the counter, and that of its time.
-const COUNTS: [(&str, &str, &str, Option<&str>); 12] = [
+const COUNTS: [(&str, &str, &str, Option<&str>); 13] = [
     ("served", "receiver", "yield_receiver", None),
     ("served", "pending", "yield_pending", None),
     ("served", "nominee", "yield_nominee", None),
@@ -27,6 +27,7 @@ const COUNTS: [(&str, &str, &str, Option<&str>); 12] = [
     ("loan", "lent", "loans", Some("lent_ns")),
     ("loan", "returned", "loans_returned", None),
     ("loan", "expired", "loans_expired", None),
+    ("request", "given", "handed_over", None),
     ("credit", "paid", "credits", Some("credit_ns")),
     ("ipi", "tracked", "ipis_tracked", None),
     ("ipi", "confirmed", "ipis_settled", None),

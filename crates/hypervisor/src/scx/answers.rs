@@ -124,13 +124,18 @@ impl<W: AtomicWord, const RECEIVERS: usize> Answers<W, RECEIVERS> {
     /// The receivers without an answer, in the order of their acceptance; none where the IPI is older than
     /// `window_ns`. A time of the future is too old.
     pub fn due(&self, window_ns: u64, now_ns: u64) -> impl Iterator<Item = u32> + '_ {
-        let age_ns = now_ns.wrapping_sub(self.time_ns.load(Relaxed));
-        let is_recent = age_ns <= window_ns;
+        let is_recent = self.has_sent(window_ns, now_ns);
         let due = if is_recent { self.due.load(Relaxed) } else { 0 };
         let receivers = self.receivers.iter().enumerate();
         receivers
             .filter(move |(index, _)| due >> index & 1 != 0)
             .map(|(_, receiver)| receiver.load(Relaxed) as u32)
+    }
+
+    /// Whether the last IPI is no older than `window_ns`. A time of the future is too old.
+    #[must_use]
+    pub fn has_sent(&self, window_ns: u64, now_ns: u64) -> bool {
+        now_ns.wrapping_sub(self.time_ns.load(Relaxed)) <= window_ns
     }
 
     /// Time of the last IPI, in ns.

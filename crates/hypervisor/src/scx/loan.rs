@@ -2,7 +2,8 @@
 //!
 //! The confirmed receiver of the yielder's IPI comes before the vCPU that KVM nominates. The target
 //! borrows the rest of the yielder's request, and runs at the yielder's cost. A confirmed receiver does
-//! so until its EOI, others until a timer ends the loan. The VM's share stays, and no third party pays.
+//! so until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
+//! nominee the rest of its request. The VM's share stays, and no third party pays.
 
 use super::queues::LEAST_SLICE_NS;
 use super::{Affinity, Place, Scx, Want, Yields};
@@ -61,6 +62,8 @@ pub enum Outcome {
     Loans,
     /// Of them, ended by the receiver's EOI.
     LoansReturned,
+    /// Requests given to a nominee.
+    HandedOver,
     /// Time that targets ran at the lender's cost, in ns.
     LentNs,
     /// Wanted tasks that ran next.
@@ -69,7 +72,7 @@ pub enum Outcome {
     WantMissed,
 }
 
-const OUTCOMES: [Outcome; 13] = [
+const OUTCOMES: [Outcome; 14] = [
     Outcome::Served(Served::Receiver),
     Outcome::Served(Served::Nominee),
     Outcome::Refused(Refusal::Mode),
@@ -80,6 +83,7 @@ const OUTCOMES: [Outcome; 13] = [
     Outcome::Refused(Refusal::NotQueued),
     Outcome::Loans,
     Outcome::LoansReturned,
+    Outcome::HandedOver,
     Outcome::LentNs,
     Outcome::WantPicked,
     Outcome::WantMissed,
@@ -115,7 +119,9 @@ impl Counts {
 /// What KVM's tracepoints know of the yielder's last IPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
-    /// Nothing: no record, or too old.
+    /// It has sent no IPI lately. It may wait for a lock.
+    NoIpi,
+    /// All known receivers of its last IPI have answered.
     Nothing,
     /// The answer has come since the yielder left its guest.
     Answered,
@@ -137,6 +143,8 @@ struct Target {
     served: Served,
     /// Its EOI ends a loan: it is a receiver, and KVM sees EOIs of it.
     shows_eoi: bool,
+    /// It gets the rest of the yielder's request, if it is due by it.
+    takes_over: bool,
 }
 
 impl Scx {
@@ -211,6 +219,7 @@ impl Scx {
                                 index: receiver,
                                 served: Served::Receiver,
                                 shows_eoi,
+                                takes_over: false,
                             };
                             return self.serve(number, yielder, target, now_ns, affinity);
                         }
@@ -219,7 +228,7 @@ impl Scx {
                     }
                 }
             }
-            Awaits::Nothing | Awaits::Receiver { .. } => (),
+            Awaits::NoIpi | Awaits::Nothing | Awaits::Receiver { .. } => (),
         }
         if matches!(self.tasks[nominee].place, Place::Asleep | Place::Running) {
             return Yielded::Refused(Refusal::NotQueued);
@@ -228,6 +237,7 @@ impl Scx {
             index: nominee,
             served: Served::Nominee,
             shows_eoi: false,
+            takes_over: follows && awaits == Awaits::NoIpi,
         };
         self.serve(number, yielder, target, now_ns, affinity)
     }
@@ -250,6 +260,7 @@ impl Scx {
             index: target,
             served,
             shows_eoi,
+            takes_over,
         } = target;
         let rq = RqId(number as u32);
         let (lending, wanted) = (self.id_of(yielder), self.id_of(target));
@@ -265,12 +276,11 @@ impl Scx {
             self.tasks[yielder].slice_ns = 0;
             return Yielded::Refused(Refusal::Guard);
         }
-        let mut slice_ns = self.tasks[yielder]
-            .time
-            .request_left_ns()
-            .max(LEAST_SLICE_NS);
+        let left_ns = self.tasks[yielder].time.request_left_ns();
+        let mut slice_ns = left_ns.max(LEAST_SLICE_NS);
+        let takes_over = takes_over && self.hand_over(yielder, target, left_ns);
         // Without an EOI to end the loan, a target that is due pays for itself.
-        let pays = target_due && (served != Served::Receiver || !yielder_due);
+        let pays = takes_over || target_due && (served != Served::Receiver || !yielder_due);
         let lender = (!pays).then_some(lending);
         let is_timed = lender.is_some() && !shows_eoi;
         if is_timed && served == Served::Receiver {
@@ -307,6 +317,24 @@ impl Scx {
             target: served,
             kicked,
         }
+    }
+
+    /// The yielder gives the rest of its request, `left_ns`, to the target, if that is due by it. A spinner
+    /// that waits for a lock has no use of its request, and a loan would end with it.
+    fn hand_over(&mut self, yielder: usize, target: usize, left_ns: u64) -> bool {
+        let domain = self.tasks[yielder].domain;
+        if self.tasks[target].domain != domain || !self.is_due(yielder) {
+            return false;
+        }
+        let domain = &mut self.domains[domain];
+        if left_ns == 0 || !self.tasks[target].time.is_due_with(left_ns, domain) {
+            return false;
+        }
+        let slice_ns = self.config.slice_ns;
+        self.tasks[yielder].time.forfeit(domain, slice_ns);
+        self.tasks[target].time.gain(left_ns, domain);
+        self.outcomes.add(Outcome::HandedOver, 1);
+        true
     }
 
     /// The receiver's EOI settles the record of `sender`: if the receiver runs on its loan, the lender

@@ -53,6 +53,19 @@ impl Member {
         self.weight > 0 && domain.is_eligible(self.vruntime)
     }
 
+    /// Whether it has had no more than its share, had it `ns` of service less.
+    pub(super) fn is_due_with(&self, ns: u64, domain: &Domain) -> bool {
+        let gain = calc_delta_fair(ns, self.weight);
+        self.weight > 0 && domain.is_eligible(self.vruntime.wrapping_sub(gain))
+    }
+
+    /// Another task gives it `ns` of service.
+    pub(super) fn gain(&mut self, ns: u64, domain: &mut Domain) {
+        let gain = calc_delta_fair(ns, self.weight) as i64;
+        self.shift(domain, -gain);
+        self.deadline = self.deadline.wrapping_sub(gain as u64);
+    }
+
     /// Real time that is left of its request, in ns.
     pub(super) fn request_left_ns(&self) -> u64 {
         let rest = self.deadline.wrapping_sub(self.vruntime) as i64;

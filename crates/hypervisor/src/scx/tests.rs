@@ -107,7 +107,7 @@ fn the_receiver_runs_on_a_loan_until_its_answer() {
     // The sender paid: the receiver has lost nothing against the average but what moved the average.
     assert!(host.scx.lag_ns(receiver).expect("a task") >= lag);
     let counts: Vec<u64> = host.scx.outcomes().map(|(_, count)| count).collect();
-    assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, MS / 5, 2, 0]);
+    assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, MS / 5, 2, 0]);
 }
 
 /// A nominee answers no one: where it runs on a loan, no EOI ends that. It ends with the yielder's request.
@@ -146,6 +146,35 @@ fn a_timer_ends_the_loan_of_a_nominee() {
         .outcomes()
         .find(|(outcome, _)| *outcome == Outcome::LentNs);
     assert_eq!(lent, Some((Outcome::LentNs, slice_ns - MS / 10)));
+}
+
+/// The waiter of a lock has no use of its request. A nominee that is due by it runs at its own cost.
+#[test]
+fn a_spinner_without_an_ipi_gives_its_request() {
+    let mut host = Host::new();
+    let [nominee, spinner] = [(); 2].map(|()| host.awake(0, None));
+    let lag_ns = |host: &Host, task| host.scx.lag_ns(task).expect("a task");
+    host.now_ns += 2 * MS;
+    assert_eq!(host.pick(), Some(spinner));
+    let awaits = Awaits::NoIpi;
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, nominee, awaits, host.now_ns, &Anywhere);
+    let served = Yielded::Served {
+        target: Served::Nominee,
+        kicked: None,
+    };
+    assert_eq!(yielded, Ok(served));
+    // It was a millisecond beyond its share, and has a whole request of the other one.
+    let lag = Config::default().slice_ns as i64 - MS as i64;
+    assert_eq!(
+        [nominee, spinner].map(|task| lag_ns(&host, task)),
+        [lag, -lag]
+    );
+    let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
+    let picked = picked.expect("a CPU");
+    assert_eq!((picked.task, picked.loan_end_ns), (Some(nominee), None));
+    assert!(host.scx.consistent());
 }
 
 /// A sleeper keeps its lag. The queue passes a debt meanwhile, which is then none.

@@ -40,13 +40,14 @@ pub(super) fn section(answers: &Answers) -> Section {
     )
 }
 
-/// The whole that a row is a part of: all yields, all targets, all loans, all IPIs.
+/// The whole that a row is a part of: all yields, all targets, all loans, all nominees, all IPIs.
 fn total(answers: &Answers, row: &SchedulerCount) -> u64 {
     let is_part = |part: &&SchedulerCount| match row.what.as_str() {
         "served" | "refused" => matches!(part.what.as_str(), "served" | "refused"),
         "target" => part.what == "target",
         // What is lent, or tracked, has its ends in the other rows.
         "loan" => part.what == "loan" && part.kind == "lent",
+        "request" => part.what == "served" && part.kind == "nominee",
         "ipi" => part.what == "ipi" && part.kind == "tracked",
         _ => *part == row,
     };
@@ -60,6 +61,7 @@ fn name(group: &str) -> &str {
         "refused" => "yields refused",
         "target" => "targets",
         "loan" => "slices",
+        "request" => "requests",
         "credit" => "credits",
         "ipi" => "IPIs",
         _ => group,

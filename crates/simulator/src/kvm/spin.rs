@@ -112,7 +112,8 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
                 shows_eoi: receiver.shows_eoi,
             }
         }
-        None => Awaits::Nothing,
+        None if answers.has_sent(window_ns, host.now()) => Awaits::Nothing,
+        None => Awaits::NoIpi,
     }
 }
 

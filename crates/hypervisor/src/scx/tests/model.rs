@@ -142,7 +142,8 @@ impl Pair {
                 };
                 let awaits = match step.kind {
                     10 => Awaits::Answered,
-                    11 => Awaits::Nothing,
+                    11 => Awaits::NoIpi,
+                    12 => Awaits::Nothing,
                     _ => receiver,
                 };
                 let allowed = plain.allowed.clone();

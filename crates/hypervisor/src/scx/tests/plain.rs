@@ -511,7 +511,27 @@ impl Plain {
         if !self.waits(target) {
             return Yielded::Refused(Refusal::NotQueued);
         }
-        self.serve(cpu, yielder, target, served, ends, now_ns)
+        let gives = awaits == Awaits::NoIpi && self.config.yields == Yields::Receiver;
+        self.serve(cpu, yielder, target, served, ends, gives, now_ns)
+    }
+
+    /// Service moves from a task that is due to one that is due by it.
+    fn hand_over(&mut self, yielder: usize, index: usize, left_ns: u64) -> bool {
+        let of = |thread: &Thread, ns: u64| virtual_ns(ns, thread.weight);
+        let gain = of(&self.threads[index], left_ns);
+        let is_near = self.threads[yielder].domain == self.threads[index].domain;
+        if !is_near || left_ns == 0 || !self.is_due(yielder) || self.lag(index) + gain < 0 {
+            return false;
+        }
+        let slice = of(&self.threads[yielder], self.config.slice_ns);
+        let thread = &mut self.threads[yielder];
+        thread.vruntime = thread.deadline;
+        thread.deadline += slice;
+        let thread = &mut self.threads[index];
+        thread.vruntime -= gain;
+        thread.deadline -= gain;
+        self.count(Outcome::HandedOver, 1);
+        true
     }
 
     fn serve(
@@ -521,6 +541,7 @@ impl Plain {
         index: usize,
         served: Served,
         shows_eoi: bool,
+        gives: bool,
         now_ns: u64,
     ) -> Yielded {
         let ids = [yielder, index].map(|i| self.threads[i].id);
@@ -533,13 +554,15 @@ impl Plain {
             self.threads[yielder].slice_ns = 0;
             return Yielded::Refused(Refusal::Guard);
         }
+        let left_ns = self.request_left_ns(yielder);
+        let mut slice_ns = left_ns.max(100_000);
         // A nominee that is due pays for itself, and so does a receiver that alone is.
         let borrows = match served {
+            Served::Nominee if gives && self.hand_over(yielder, index, left_ns) => false,
             Served::Nominee => !due[1],
             Served::Receiver => due[0],
         };
         let is_timed = borrows && !shows_eoi;
-        let mut slice_ns = self.request_left_ns(yielder).max(100_000);
         if is_timed && served == Served::Receiver {
             slice_ns = slice_ns.min(self.config.loan_ns);
         }

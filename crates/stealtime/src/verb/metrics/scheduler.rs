@@ -10,7 +10,7 @@ use super::totals::{Labels, MAX_REASONS, shortened};
 /// Metric, its counter in the program, what it is.
 type Row = (&'static str, &'static str, &'static str);
 
-const COUNTERS: [Row; 5] = [
+const COUNTERS: [Row; 6] = [
     (
         "sched_wanted_picked",
         "want_picked",
@@ -22,6 +22,11 @@ const COUNTERS: [Row; 5] = [
         "Targets of yields that had left the queue, or were not due",
     ),
     ("sched_loans", "loans", "Slices lent to targets of yields"),
+    (
+        "sched_handed_over",
+        "handed_over",
+        "Requests given to targets of yields",
+    ),
     (
         "sched_credits",
         "credits",
