@@ -180,7 +180,9 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 	if (prev)
 		running = ctx_of(prev);
 	if (running) {
-		charge_running(prev, running);
+		/* A yield has charged its own task just now. */
+		if (!ST_LOAD(cpu->want) || running->lender)
+			charge_running(prev, running);
 		if (running->lender && !running->loan_ns && !cpu->want)
 			give_back(cpu, running);
 		/* A loan is one slice: a task that goes on pays for itself. */
@@ -233,12 +235,16 @@ static __always_inline void leave(struct task_struct *p, struct task_ctx *task, 
 static __always_inline void count_wait(u64 ns)
 {
 	u64 us = ns / 1000;
-	u32 bucket = 0, i;
+	u32 bucket = 0, step;
 
-	bpf_for(i, 0, WAIT_BUCKETS - 1) {
-		if (us >> i)
-			bucket = i + 1;
+	/* The bits of `us`. */
+	for (step = 32; step; step /= 2) {
+		if (us >> step) {
+			us >>= step;
+			bucket += step;
+		}
 	}
+	bucket += us;
 	this_cpu()->waits_us[bucket < WAIT_BUCKETS ? bucket : WAIT_BUCKETS - 1]++;
 }
 

@@ -135,6 +135,8 @@ static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
 	struct vcpu *first = NULL;
 	int index;
 
+	if (!due)
+		return NULL;
 	bpf_for(index, 0, ST_RECEIVERS) {
 		struct task_struct *receiver;
 		struct task_ctx *task;
