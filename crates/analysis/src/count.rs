@@ -93,3 +93,33 @@ impl Counts {
         kind.number().map_or(0, |number| self.listed[number])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name for each number.
+    #[derive(Debug)]
+    struct Numbered(Vec<String>);
+
+    impl Names for Numbered {
+        fn name(&self, id: NameId) -> &str {
+            &self.0[id.0 as usize]
+        }
+    }
+
+    #[test]
+    fn names_beyond_the_most_are_counted_together() {
+        let names = Numbered((0..MAX_OTHER + 2).map(|n| format!("event {n}")).collect());
+        let mut counts = Counts::default();
+        for id in 0..names.0.len() as u32 {
+            counts.add_other(NameId(id), 2);
+        }
+        counts.add_other(NameId(0), 3);
+        let table = counts.table(&names);
+        assert_eq!(table.len(), MAX_OTHER + 1);
+        let first = |row: usize| (table[row].name.as_str(), table[row].count);
+        assert_eq!([first(0), first(1)], [("event 0", 5), ("(others)", 4)]);
+        assert!(table[2..].iter().all(|row| row.count == 2));
+    }
+}

@@ -202,6 +202,25 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_relative_to_the_window() {
+        let selection = Selection {
+            cpus: vec![2],
+            from_ns: Some(10),
+            to_ns: Some(20),
+            ..Selection::default()
+        };
+        let window = Window::new(&selection, 100);
+        assert_eq!(window.part(0, 1000, 2), Some((0, 10)));
+        assert_eq!(window.part(115, 118, 2), Some((5, 8)));
+        assert_eq!(window.part(119, 121, 2), Some((9, 10)));
+        for (start, end, cpu) in [(115, 118, 1), (0, 110, 2), (120, 130, 2), (115, 115, 2)] {
+            assert_eq!(window.part(start, end, cpu), None, "{start} to {end}");
+        }
+        let all = Window::new(&Selection::default(), 100);
+        assert_eq!(all.part(90, 103, 7), Some((0, 3)));
+    }
+
+    #[test]
     fn without_a_selection_everything_counts() {
         let window = Window::new(&Selection::default(), 5);
         assert!(window.has(u64::MAX, 65535) && window.has(0, 0));

@@ -251,6 +251,29 @@ mod tests {
         assert_eq!((longest.start, longest.ns), (0, 50));
     }
 
+    /// More occupants than are kept: a new one takes the place of a shorter one, whenever it comes.
+    #[test]
+    fn a_short_occupant_takes_no_longer_ones_place() {
+        let mut waits = Waits::default();
+        let parts = [
+            (0, 30),
+            (1, 31),
+            (2, 32),
+            (3, 33),
+            (4, 34),
+            (5, 35),
+            (6, 29),
+            (0, 6),
+        ];
+        for (index, (softirq, ns)) in parts.into_iter().enumerate() {
+            let start = 100 * index as u64;
+            waits.add(start, start + ns, 0, Cause::softirq(softirq), ns);
+        }
+        waits.end(Run::Waking, Cause::IDLE, WANTED);
+        let longest = waits.longest()[0];
+        assert_eq!((longest.cause, longest.cause_ns), (Cause::softirq(0), 36));
+    }
+
     #[test]
     fn a_doubted_wait_counts_once_it_is_trusted() {
         let mut waits = Waits::default();

@@ -4,6 +4,7 @@ use stealtime_events::{ExitReason, HostVector, Kind, VcpuId};
 
 use super::build::{EPT, HLT, INTERRUPT, MSR_WRITE, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace};
 use crate::answers::Answers;
+use crate::options::Options;
 
 fn row(answers: &Answers, kind: &str, detail: &str) -> (u64, u64) {
     let found = answers
@@ -71,6 +72,58 @@ fn an_ipi_is_followed_to_its_eoi() {
     assert_eq!(row(&answers, "ipi_eoi", ""), (1, 200));
     assert_eq!(row(&answers, "wakeup", "ipi"), (1, 82));
     assert_eq!(answers.vms[0].grouped_by, "interaction");
+}
+
+/// In the middle of a recording with injections, a vector that is not pending is accepted anew.
+#[test]
+fn each_ipi_is_followed_from_its_own_acceptance() {
+    let mut trace = ipi();
+    // The first two are names of threads.
+    let again = trace.events[2..].to_vec();
+    trace.events.extend(again.into_iter().map(|mut event| {
+        event.time_ns += 1_000;
+        event
+    }));
+    let answers = trace.answers();
+    for (kind, max_ns) in [
+        ("ipi_accept", 5),
+        ("injection", 105),
+        ("ipi_inject", 110),
+        ("ipi_eoi", 200),
+    ] {
+        assert_eq!(row(&answers, kind, ""), (2, max_ns), "{kind}");
+    }
+}
+
+/// Distributions are in the answers if they are wanted, with as many durations as the tables have.
+#[test]
+fn histograms_have_the_durations_of_the_tables() {
+    let trace = ipi();
+    assert!(trace.answers().histograms.is_empty());
+    let answers = trace.answers_with(Options {
+        histograms: true,
+        ..Options::default()
+    });
+    let counted = |table: &str, key: &str, detail: &str| {
+        let rows = answers.histograms.iter();
+        let named =
+            rows.filter(|row| (&*row.table, &*row.key, &*row.detail) == (table, key, detail));
+        named
+            .map(|row| (row.count, row.up_to_ns))
+            .collect::<Vec<_>>()
+    };
+    // Up to 127 ns each duration has a bucket of its own.
+    assert_eq!(counted("latency", "ipi_accept", ""), [(1, 5)]);
+    assert_eq!(counted("latency", "wakeup", "ipi"), [(1, 82)]);
+    assert_eq!(
+        counted("exits", "MSR_WRITE", "")
+            .iter()
+            .map(|row| row.0)
+            .sum::<u64>(),
+        1
+    );
+    let waits: u64 = counted("waits", "", "").iter().map(|row| row.0).sum();
+    assert_eq!(waits, 1);
 }
 
 #[test]

@@ -207,6 +207,38 @@ fn a_window_that_shows_later_was_there_before() {
 }
 
 #[test]
+fn halts_of_one_reason_before_the_window_shows_add_up() {
+    let mut trace = named();
+    halt(&mut trace, None);
+    // One of 200 ns, 20 of them on a CPU.
+    trace
+        .exit(1500, 0, VCPU, 0, HLT)
+        .switch(1530, 0, VCPU, 0, SLEEPS)
+        .wakeup(1700, 0, 0, VCPU, 0)
+        .switch(1705, 0, 0, VCPU, RUNNABLE);
+    let ended = Kind::KvmVcpuWakeup {
+        ns: 200,
+        waited: true,
+        valid: true,
+    };
+    trace.add(1710, 0, VCPU, ended).entry(1720, 0, VCPU, 0);
+    trace.exit(2000, 0, VCPU, 0, HLT);
+    let vcpu = VcpuId(0);
+    let change = Kind::KvmHaltPollNs {
+        vcpu,
+        grow: true,
+        new: 20,
+        old: 10,
+    };
+    trace.add(2010, 0, VCPU, change);
+    let answers = trace.answers();
+    check(&answers);
+    assert_eq!(of_tid(&answers, VCPU).poll_wasted_ns, 60 + 20);
+    let polls = &answers.halt_polls[0];
+    assert_eq!((polls.poll_fail, polls.poll_fail_ns), (2, 60 + 20));
+}
+
+#[test]
 fn without_scheduler_events_halts_come_from_kvm() {
     let mut trace = Trace::new(&[]);
     trace.entry(1000, 0, VCPU, 0).exit(1100, 0, VCPU, 0, HLT);

@@ -1,8 +1,9 @@
 //! Who had the CPU.
 
-use stealtime_events::{HostVector, Kind, Tid};
+use stealtime_events::{HostVector, Kind, Tid, VcpuId};
 
 use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid, waited};
+use crate::options::{Options, Selection};
 
 fn trace() -> Trace {
     let mut trace = Trace::new(&[
@@ -195,6 +196,43 @@ fn yields_are_told_by_where_they_went() {
         ),
         (3, 1, 1)
     );
+}
+
+/// Changes of the PLE window count by their direction, within the selected time.
+#[test]
+fn ple_windows_grow_and_shrink() {
+    let mut trace = trace();
+    let changes = [
+        (4096, 8192),
+        (8192, 16_384),
+        (16_384, 4096),
+        (4096, 4096),
+        (4096, 65_536),
+    ];
+    for (at, (old, new)) in (0..).zip(changes) {
+        let vcpu = VcpuId(0);
+        trace.add(
+            200 + 10 * at,
+            0,
+            7,
+            Kind::KvmPleWindowUpdate { vcpu, new, old },
+        );
+    }
+    let changed = |to_ns| {
+        let selection = Selection {
+            to_ns,
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        let vm = &of_tid(&answers, 7).vm;
+        let row = answers.yields.iter().find(|row| row.vm == *vm).unwrap();
+        (row.ple_grow, row.ple_shrink, row.ple_window_max)
+    };
+    assert_eq!(changed(None), (3, 1, 65_536));
+    assert_eq!(changed(Some(225)), (2, 1, 16_384));
 }
 
 #[test]
