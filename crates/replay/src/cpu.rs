@@ -226,7 +226,7 @@ impl Wakes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cpu, Latency};
+    use super::{Cpu, Latency, Wakes};
 
     const fn late(since: u64, late_ns: u32) -> Latency {
         Latency {
@@ -234,6 +234,18 @@ mod tests {
             late_ns,
             stalled_ns: 0,
         }
+    }
+
+    #[test]
+    fn percentiles_of_wakeups_need_twenty() {
+        let mut wakes = Wakes::default();
+        for ns in (2..=20).rev() {
+            wakes.add(ns);
+        }
+        assert_eq!(wakes.percentile(50), None);
+        wakes.add(1);
+        let found = [0, 5, 50, 95, 100].map(|percent| wakes.percentile(percent));
+        assert_eq!(found, [Some(1), Some(2), Some(11), Some(20), None]);
     }
 
     #[test]

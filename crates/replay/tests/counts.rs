@@ -6,7 +6,7 @@ use common::drawn::{ANY, COUPLED, Choices, Drawn};
 use common::{extracted, record, replayed};
 use stealtime_replay::host::{Assumed, FindsIdle, as_recorded};
 use stealtime_replay::predict::{Times, demand_ns, replay};
-use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording};
+use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording, Release};
 use stealtime_simulator::config::{Config, VmConfig};
 use stealtime_simulator::script::{Stall, Step, Until};
 use stealtime_simulator::{Collected, run};
@@ -75,6 +75,17 @@ fn cpus_that_stall_do_not_look_for_tasks() {
     recording.newidle.pulled = 10;
     let known = FindsIdle::AtChance(recording.newidle);
     assert_eq!(FindsIdle::of_recording(&recording), Some(known));
+    // Kernels before 6.0 do not search by utilization, and those before 7.0 look each time.
+    for (release, finds_idle) in [
+        ("5.19", None),
+        ("6.0", Some(FindsIdle::ByUtilization)),
+        ("6.19", Some(FindsIdle::ByUtilization)),
+        ("7.0", Some(known)),
+    ] {
+        recording.release = Release::of_uname(release);
+        let found = FindsIdle::of_recording(&recording);
+        assert_eq!(found, finds_idle, "{release}");
+    }
 }
 
 #[test]
