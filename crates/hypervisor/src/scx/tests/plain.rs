@@ -512,7 +512,7 @@ impl Plain {
             return Yielded::Refused(Refusal::NotQueued);
         }
         let gives = awaits == Awaits::NoIpi && self.config.yields == Yields::Receiver;
-        self.serve(cpu, yielder, target, served, ends, gives, now_ns)
+        self.serve(cpu, [yielder, target], served, ends, gives, now_ns)
     }
 
     /// Service moves from a task that is due to one that is due by it.
@@ -537,13 +537,13 @@ impl Plain {
     fn serve(
         &mut self,
         cpu: usize,
-        yielder: usize,
-        index: usize,
+        pair: [usize; 2],
         served: Served,
         shows_eoi: bool,
         gives: bool,
         now_ns: u64,
     ) -> Yielded {
+        let [yielder, index] = pair;
         let ids = [yielder, index].map(|i| self.threads[i].id);
         let moves = self.may_run(index, cpu);
         if !moves && ids.iter().all(|id| self.allowed.is_pinned(*id)) {
