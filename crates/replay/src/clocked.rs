@@ -66,6 +66,37 @@ pub(crate) fn halt_between(tasks: &mut [RecordedTask], clocked: &BTreeSet<usize>
     }
 }
 
+/// Whether [`halt_between`] or [`rest`] has added this step.
+pub(crate) const fn is_added(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Halt(Until::Sooner { .. }) | Step::Sleep(Until::Rest { .. })
+    )
+}
+
+/// Takes back what [`halt_between`] and [`rest`] have added.
+pub(crate) fn halt_as_recorded(tasks: &mut [RecordedTask]) {
+    for task in tasks {
+        if !task.steps.iter().any(is_added) {
+            continue;
+        }
+        let mut steps = Vec::with_capacity(task.steps.len());
+        let mut places = Vec::with_capacity(task.steps.len() + 1);
+        let mut after_halt = false;
+        for &step in task.steps.iter() {
+            places.push(steps.len() as u32);
+            // The end of its sleep follows a halt.
+            let is_new = is_added(&step) || after_halt;
+            after_halt = matches!(step, Step::Halt(Until::Sooner { .. }));
+            if !is_new {
+                steps.push(step);
+            }
+        }
+        places.push(steps.len() as u32);
+        *task = task.with_steps(steps, &places);
+    }
+}
+
 fn median(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or(0)

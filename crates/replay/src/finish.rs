@@ -91,6 +91,7 @@ impl Scripts {
             yields,
             halts: self.halts,
             halts_told: self.halt_ends,
+            population: None,
         }
     }
 

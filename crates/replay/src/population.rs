@@ -13,8 +13,8 @@ use stealtime_events::ExitReason;
 use stealtime_simulator::script::{Step, Until};
 
 use crate::answered::wait_for_answers;
-use crate::clocked::{clocked_vms, halt_between, rest};
-use crate::copied::{Copier, awaited};
+use crate::clocked::{clocked_vms, halt_as_recorded, halt_between, rest};
+use crate::copied::{Copier, awaited, called};
 use crate::host::{Assumed, FindsIdle, Placement};
 use crate::jitter::Draws;
 use crate::recording::{RecordedTask, Recording, Wait};
@@ -212,21 +212,17 @@ impl Counted {
     ) -> Self {
         let copies = counts.copies(vms + guests.len());
         let mut recording = Cow::Borrowed(recording);
-        let clocked = clocked_vms(&recording.tasks);
+        let mut population = recording.population.clone().unwrap_or_else(|| Population {
+            clocked: clocked_vms(&recording.tasks),
+            ..Population::default()
+        });
         if !counts.is_as_recorded() {
-            wait_for_answers(recording.to_mut());
-        }
-        if !copies.is_empty() {
-            wake_at_recorded_times(&mut recording.to_mut().tasks, |_| true);
-        } else if !counts.is_as_recorded() {
-            wake_at_recorded_times(&mut recording.to_mut().tasks, |vm| clocked.contains(&vm));
-        }
-        if !counts.is_as_recorded() {
-            wait_for_calls(&mut recording.to_mut().tasks);
+            adapt(recording.to_mut(), &population.clocked, !copies.is_empty());
         }
         let recording = recording.as_ref();
         let mut changed = recording.clone();
         let removed: BTreeSet<usize> = counts.removed().collect();
+        population.change(counts, &removed, &copies);
         if !removed.is_empty() {
             remove(&mut changed, &removed);
         }
@@ -268,20 +264,14 @@ impl Counted {
                 changed.limits.insert(copy.vm, limit);
             }
         }
-        let is_lighter = !removed.is_empty() || counts.has_guests();
-        if is_lighter {
-            let copied = copies
-                .iter()
-                .filter(|copy| clocked.contains(&copy.original));
-            let clocked: BTreeSet<usize> = clocked
-                .iter()
-                .copied()
-                .chain(copied.map(|copy| copy.vm))
-                .collect();
-            if !removed.is_empty() {
-                halt_between(&mut changed.tasks, &clocked);
-            }
-            rest(&mut changed.tasks, &clocked, seed);
+        if population.has_lost {
+            halt_between(&mut changed.tasks, &population.clocked);
+        }
+        if population.has_lost || population.has_guests {
+            rest(&mut changed.tasks, &population.clocked, seed);
+        }
+        if !counts.is_as_recorded() {
+            changed.population = Some(population);
         }
         Self {
             recording: changed,
@@ -325,6 +315,48 @@ impl Counted {
     }
 }
 
+/// What was changed of a recording with other numbers of its VMs, so that it is not changed again where these
+/// are counted once more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Population {
+    /// VMs with demand that comes with time.
+    clocked: BTreeSet<usize>,
+    copies: BTreeSet<usize>,
+    /// VMs that were recorded are gone.
+    has_lost: bool,
+    has_guests: bool,
+}
+
+impl Population {
+    /// It has these copies in addition, and these VMs no more. Copies that go leave what they were added to.
+    fn change(&mut self, counts: &Counts, removed: &BTreeSet<usize>, copies: &[VmCopy]) {
+        self.has_lost |= !removed.is_subset(&self.copies);
+        self.has_guests |= counts.has_guests();
+        for copy in copies {
+            self.copies.insert(copy.vm);
+            if self.clocked.contains(&copy.original) {
+                self.clocked.insert(copy.vm);
+            }
+        }
+    }
+}
+
+/// Lets tasks wait for what comes on a host with other VMs. Timers of guests whose demand comes with time
+/// expire at their recorded times. On a host with copies those of all do.
+fn adapt(recording: &mut Recording, clocked: &BTreeSet<usize>, has_copies: bool) {
+    let is_first = recording.population.is_none();
+    match is_first {
+        true => wait_for_answers(recording),
+        false => halt_as_recorded(&mut recording.tasks),
+    }
+    wake_at_recorded_times(&mut recording.tasks, |vm| {
+        has_copies || clocked.contains(&vm)
+    });
+    if is_first {
+        wait_for_calls(&mut recording.tasks);
+    }
+}
+
 /// Tasks of another recording begin on CPUs of this host in turn. Where they ran says nothing of it.
 fn arrive(tasks: &mut [RecordedTask], cpus: u32) {
     for (index, task) in tasks.iter_mut().enumerate() {
@@ -350,7 +382,9 @@ pub(crate) fn wake_at_recorded_times(tasks: &mut [RecordedTask], is_meant: impl 
                         let (ns, exit_us) = apart(wait, ns, exit_us);
                         Until::Armed { ns, exit_us }
                     }
-                    Until::Armed { .. } | Until::Grid { .. } => Until::Time(wait.ended_ns),
+                    Until::Armed { .. } | Until::Grid { .. } => {
+                        called(wait.ended_ns, wait.caller.map(|caller| caller.cpu))
+                    }
                     end => end,
                 };
             }

@@ -9,6 +9,7 @@ use stealtime_simulator::script::{Gaps, Late, Stall, Step, Then, Ticks};
 
 use crate::decisions::Decisions;
 use crate::newidle::NewIdle;
+use crate::population::Population;
 use crate::release::Release;
 use crate::slices::SliceTimers;
 use crate::watch::WakeLatencies;
@@ -222,6 +223,8 @@ pub struct Recording {
     pub halts: u64,
     /// `kvm_vcpu_wakeup`: ends of halts, with how long was polled.
     pub halts_told: u64,
+    /// What was changed where it has other numbers of VMs than recorded.
+    pub(crate) population: Option<Population>,
 }
 
 impl Recording {
