@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stealtime_simulator::script::{Step, Then, Until};
+use stealtime_simulator::script::{Spent, Step, Then, Until};
 
 use crate::copied::run_ns;
 use crate::host::spread_permille;
@@ -108,7 +108,7 @@ struct Usual {
     /// CPU time between two waits, in ns.
     piece_ns: u64,
     wait_ns: u64,
-    /// The way back from sleep, in ns of computing.
+    /// The exit that halts and the way back from sleep, in ns of computing.
     slept_ns: u32,
 }
 
@@ -117,13 +117,21 @@ impl Usual {
         if task.waits.len() < FEW_WAITS {
             return None;
         }
-        let (mut pieces, mut slept) = (Vec::new(), Vec::new());
-        let mut piece_ns = 0;
+        let (mut pieces, mut slept, mut exits) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut piece_ns, mut exit_ns) = (0, 0);
         for step in task.steps.iter() {
             match *step {
+                Step::Run {
+                    ns,
+                    spent: Spent::Halt(_),
+                } => exit_ns += ns,
+                Step::Run { ns, .. } => {
+                    piece_ns += ns;
+                    exits.extend(Some(core::mem::take(&mut exit_ns)).filter(|ns| *ns > 0));
+                }
                 Step::Halt(_) | Step::Sleep(_) => pieces.push(core::mem::take(&mut piece_ns)),
                 Step::Slept(ns) if ns > 0 => slept.push(u64::from(ns)),
-                _ => piece_ns += run_ns(*step),
+                _ => {}
             }
         }
         let waits = task.waits.iter();
@@ -131,7 +139,7 @@ impl Usual {
         let usual = Self {
             piece_ns: median(pieces),
             wait_ns: median(waits.collect()),
-            slept_ns: u32::try_from(median(slept)).unwrap_or(u32::MAX),
+            slept_ns: u32::try_from(median(slept) + median(exits)).unwrap_or(u32::MAX),
         };
         (usual.piece_ns > 0 && usual.wait_ns > 0).then_some(usual)
     }
@@ -304,6 +312,29 @@ pub(crate) mod tests {
                 recorded.steps.get(old.step as usize)
             );
         }
+    }
+
+    #[test]
+    fn a_halt_costs_its_exit_too() {
+        let recorded = task(ARMED);
+        let exit = |ns| Step::Run {
+            ns,
+            spent: Spent::Halt(12),
+        };
+        let steps = recorded.steps.iter().flat_map(|&step| match step {
+            Step::Halt(_) => vec![exit(30_000), step],
+            Step::Slept(_) => vec![step, exit(20_000)],
+            step => vec![step],
+        });
+        let exits = RecordedTask {
+            steps: steps.collect(),
+            ..recorded.clone()
+        };
+        let slept_ns = |task| Usual::of(task).map(|usual| usual.slept_ns);
+        assert_eq!(
+            [&recorded, &exits].map(slept_ns),
+            [Some(10_000), Some(60_000)]
+        );
     }
 
     #[test]

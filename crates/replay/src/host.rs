@@ -11,11 +11,13 @@ use stealtime_simulator::config::{
     SchedKnobs, Topology,
 };
 use stealtime_simulator::script::{
-    Late, Looks, Moves, ScriptConfig, ScriptGroup, Scripts, SharedGroup,
+    Late, Looks, Moves, Preempted, ScriptConfig, ScriptGroup, Scripts, SharedGroup, Spent, Step,
 };
 
+use crate::clocked::is_added;
 use crate::jitter::jittered;
 use crate::newidle::NewIdle;
+use crate::predict::demand_ns;
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
@@ -130,6 +132,9 @@ pub struct Assumed {
     /// Migrate at recorded wall times: keeps tasks that shared a CPU together. Otherwise each task migrates
     /// at its recorded progress.
     pub timed_moves: bool,
+    /// It has another load than recorded. Guests that are late do not halt, and to be preempted more often
+    /// takes CPU time.
+    pub other_load: bool,
     /// How the simulated scheduler finds idle CPUs; `None`: as in scenarios.
     pub finds_idle: Option<FindsIdle>,
     /// Whether guests balance load between their vCPUs: [`Scripts::balanced`]; `None` is no.
@@ -331,6 +336,7 @@ pub fn as_recorded(recording: &Recording, knobs: Knobs, assumed: &Assumed, seed:
             idle_takes: recording.is_lossy,
             searches_by_utilization: assumed.finds_idle.is_some(),
             looks: assumed.finds_idle.map_or(Looks::Each, FindsIdle::looks),
+            skips_halts: assumed.other_load,
             gaps: recording.gaps.clone(),
             balanced: assumed.balanced == Some(true),
             tell: false,
@@ -372,6 +378,34 @@ struct Affinity<'a> {
     cpus: u32,
     /// Tasks migrate as recorded.
     migrates: bool,
+}
+
+/// Fewer interrupts show no usual cost.
+const FEW_INTERRUPTS: usize = 20;
+
+/// What it costs a vCPU to be preempted more often than recorded: the median of its interrupts.
+fn preempted(task: &RecordedTask) -> Preempted {
+    let interrupts = task.steps.iter().filter_map(|step| match *step {
+        Step::Run {
+            ns,
+            spent: Spent::Interrupt(_),
+        } => Some(ns),
+        _ => None,
+    });
+    let mut interrupts: Vec<u64> = interrupts.collect();
+    interrupts.sort_unstable();
+    let median = interrupts.get(interrupts.len() / 2);
+    let Some(median) = median.filter(|_| task.vcpu.is_some() && interrupts.len() >= FEW_INTERRUPTS)
+    else {
+        return Preempted::default();
+    };
+    let is_wait = |step: &&Step| matches!(step, Step::Sleep(_) | Step::Halt(_)) && !is_added(step);
+    let waits = task.steps.iter().filter(is_wait).count() as u64;
+    let preemptions = task.switches_in.saturating_sub(waits);
+    Preempted {
+        every_ns: demand_ns(task).checked_div(preemptions).unwrap_or(0),
+        cost_ns: u32::try_from(*median).unwrap_or(u32::MAX),
+    }
 }
 
 fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfig {
@@ -417,6 +451,10 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
         vcpu: task.vcpu.map(|vcpu| vcpu.1),
         then: task.then,
         alarm_ns: task.alarm_ns,
+        preempted: match assumed.other_load {
+            true => preempted(task),
+            false => Preempted::default(),
+        },
         ticks: task.ticks,
         // Otherwise idle CPUs take as long as each of them did.
         called: match assumed.finds_idle {
@@ -437,5 +475,43 @@ fn script(task: &RecordedTask, affinity: Affinity<'_>, seed: u64) -> ScriptConfi
             0 => task.steps.clone(),
             _ => Arc::from(jittered(&task.steps, seed, task.tid)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clocked::tests::{ARMED, task};
+
+    #[test]
+    fn more_preemptions_than_recorded_cost_an_interrupt_each() {
+        let recorded = task(ARMED);
+        let interrupt = |ns| Step::Run {
+            ns,
+            spent: Spent::Interrupt(1),
+        };
+        let with_interrupts = |count: u64| {
+            let interrupts = (0..count).map(|number| interrupt(1_000 + number));
+            let steps: Vec<Step> = recorded.steps.iter().copied().chain(interrupts).collect();
+            RecordedTask {
+                switches_in: recorded.switches_in + 4,
+                steps: Arc::from(steps),
+                ..recorded.clone()
+            }
+        };
+        assert_eq!(preempted(&with_interrupts(19)), Preempted::default());
+        let often = with_interrupts(21);
+        let expected = Preempted {
+            every_ns: demand_ns(&often) / 4,
+            cost_ns: 1_010,
+        };
+        assert_eq!(preempted(&often), expected);
+        let thread = RecordedTask {
+            vcpu: None,
+            ..often
+        };
+        assert_eq!(preempted(&thread), Preempted::default());
     }
 }

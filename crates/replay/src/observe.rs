@@ -131,6 +131,7 @@ impl Observer for Scripts {
         task.spins = exit.class == Class::Pause;
         task.spent = match exit.class {
             Class::HostInterrupt => Spent::Interrupt(reason.code),
+            Class::Halt => Spent::Halt(reason.code),
             _ => Spent::Exit(reason.code),
         };
         if halts {

@@ -456,6 +456,7 @@ pub(crate) fn free(assumed: &Assumed, recording: &Recording) -> Assumed {
     let mut changed = assumed.clone();
     changed.placement = Some(Placement::Simulated);
     changed.timed_moves = false;
+    changed.other_load = true;
     changed.finds_idle = FindsIdle::of_recording(recording);
     let every_cpu: Vec<u32> = (0..recording.cpus).collect();
     for task in recording.tasks.iter().filter(|task| task.vm.is_some()) {

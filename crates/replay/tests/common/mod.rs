@@ -35,6 +35,7 @@ pub fn host(cpus: u32, vms: Vec<VmConfig>, duration_ns: u64, seed: u64) -> Confi
 /// A vCPU of a VM with this script; it begins at time 0 on the CPU of its number.
 pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
     ScriptConfig {
+        preempted: Default::default(),
         name: format!("CPU {number}/KVM"),
         nice: 0,
         policy: Policy::Normal,

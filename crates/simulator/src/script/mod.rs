@@ -49,6 +49,8 @@ pub enum Spent {
     /// host's slices, ticks and wakeups, of which a run has its own, or of [`ScriptConfig::ticks`].
     /// This one is no occasion to give the CPU up.
     Interrupt(u32),
+    /// Handling an exit that halts, by its number, but for polling, going to sleep and coming back.
+    Halt(u32),
     /// Anything else.
     Host,
 }
@@ -198,6 +200,15 @@ pub struct Ticks {
     pub period_ns: u32,
 }
 
+/// What it costs a vCPU to lose its CPU at work. What the recorded preemptions cost is part of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Preempted {
+    /// CPU time from one recorded preemption to the next, in ns; 0 if there was none.
+    pub every_ns: u64,
+    /// CPU time of each one beyond those, in ns: the interrupt's exit.
+    pub cost_ns: u32,
+}
+
 /// A task with its script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptConfig {
@@ -225,6 +236,8 @@ pub struct ScriptConfig {
     pub then: Then,
     /// What a [`Step::Alarm`] takes, in ns of computing.
     pub alarm_ns: u32,
+    /// What it costs to lose its CPU at work more often than recorded.
+    pub preempted: Preempted,
     /// When its guest's tick interrupts it at work.
     pub ticks: Option<Ticks>,
     /// What it does.
@@ -295,6 +308,9 @@ pub struct Scripts {
     pub searches_by_utilization: bool,
     /// How often a CPU that runs out of tasks looks for those that wait elsewhere.
     pub looks: Looks,
+    /// A guest does not halt, and does without the exit ([`Spent::Halt`]), if what it would wait for has come
+    /// before. Otherwise it halts as often as recorded.
+    pub skips_halts: bool,
     /// When it is not known what a CPU did, by CPU: see [`Gaps`].
     pub gaps: Vec<Gaps>,
     /// Guests' schedulers balance work onto idle vCPUs. So a wait of an idle vCPU ends when the

@@ -20,7 +20,9 @@ const MORE_NS: u64 = 10_000_000;
 /// lazy one too.
 const fn to_user(step: Step) -> bool {
     match step {
-        Step::Run { spent, .. } => !matches!(spent, Spent::Exit(_) | Spent::Interrupt(_)),
+        Step::Run { spent, .. } => {
+            !matches!(spent, Spent::Exit(_) | Spent::Interrupt(_) | Spent::Halt(_))
+        }
         _ => false,
     }
 }
@@ -99,9 +101,16 @@ impl ScriptRunner {
             script.next += 1;
             match step {
                 Step::Run { ns: 0, .. } => {}
+                Step::Run {
+                    spent: Spent::Halt(_),
+                    ..
+                } if self.skips_halt(host, task)? => {}
                 Step::Run { ns, spent } => {
                     tell(host, cpu, task, spent)?;
                     let script = host.script(task)?;
+                    if spent == Spent::Guest {
+                        script.skips_halt = None;
+                    }
                     script.running = Some((spent, ns));
                     script.was_asked = resched && matches!(spent, Spent::Interrupt(_));
                     script.computes_ns = ns;
@@ -155,6 +164,32 @@ impl ScriptRunner {
                 }
             }
         }
+    }
+
+    /// Whether the script is at an exit that halts, and its guest does not halt.
+    fn skips_halt(&mut self, host: &mut Host<'_>, task: TaskNr) -> Sim<bool> {
+        /// Alarms and points may come between the exit and the halt.
+        const NEAR: usize = 4;
+        if !host.cfg().scripts.skips_halts {
+            return Ok(false);
+        }
+        let script = host.script(task)?;
+        if let Some(skips) = script.skips_halt.take() {
+            return Ok(skips);
+        }
+        let steps = script.steps.iter().skip(script.next).take(NEAR);
+        let mut steps = steps.take_while(|step| !matches!(step, Step::Run { .. }));
+        let halt = steps.find_map(|step| match *step {
+            Step::Halt(wait) => Some(wait),
+            _ => None,
+        });
+        let Some(wait) = halt else {
+            return Ok(false);
+        };
+        let wait = instant(host, task, wait)?;
+        let skips = self.reached(host, task, wait)?;
+        host.script(task)?.skips_halt = Some(skips);
+        Ok(skips)
     }
 
     /// All steps are done: whether they are taken again.
@@ -426,12 +461,14 @@ fn tell(host: &mut Host<'_>, cpu: CpuNr, task: TaskNr, spent: Spent) -> Sim {
     let script = host.script(task)?;
     let kind = match (spent, script.in_guest) {
         (Spent::Guest, false) => Kind::KvmEntry { vcpu },
-        (Spent::Exit(number) | Spent::Interrupt(number), true) => Kind::KvmExit {
-            reason: ExitReason::vmx(number),
-            vcpu,
-            intr_vector: None,
-            info1: 0,
-        },
+        (Spent::Exit(number) | Spent::Interrupt(number) | Spent::Halt(number), true) => {
+            Kind::KvmExit {
+                reason: ExitReason::vmx(number),
+                vcpu,
+                intr_vector: None,
+                info1: 0,
+            }
+        }
         _ => return Ok(()),
     };
     script.in_guest = !script.in_guest;

@@ -7,7 +7,7 @@ use stealtime_events::Tid;
 use stealtime_hypervisor::halt_poll::{Halt, HaltPoll};
 
 use super::moves::Timed;
-use super::{Edge, Late, Moves, ScriptConfig, Spent, Stall, Step, Then, Ticks, Until};
+use super::{Edge, Late, Moves, Preempted, ScriptConfig, Spent, Stall, Step, Then, Ticks, Until};
 use crate::books::TaskBooks;
 use crate::ids::TimerNr;
 
@@ -71,6 +71,13 @@ pub(crate) struct ScriptTask {
     /// When the guest's timer ends the next wait for another script, or the one that goes on, in ns.
     pub(super) alarm: Option<u64>,
     pub(super) alarm_ns: u32,
+    /// As of its configuration.
+    preempted: Preempted,
+    preemptions: u64,
+    /// Of them: those that have cost something.
+    costly: u64,
+    /// Whether the guest does without the halt that is next, once that is known. Its exit has two parts.
+    pub(super) skips_halt: Option<bool>,
     pub(super) ticks: Option<Ticks>,
     pub(super) then: Then,
     /// The VM that it is a vCPU of.
@@ -141,6 +148,10 @@ impl ScriptTask {
         Self {
             steps: config.steps.clone(),
             alarm_ns: config.alarm_ns,
+            preempted: config.preempted,
+            preemptions: 0,
+            costly: 0,
+            skips_halt: None,
             ticks: config.ticks,
             then: config.then,
             vcpu_of: config.vm.filter(|_| config.vcpu.is_some()),
@@ -203,11 +214,26 @@ impl ScriptTask {
         }
     }
 
+    /// It loses its CPU, after so much CPU time: what that costs it when it goes on, in ns.
+    pub(crate) fn preempted(&mut self, run_ns: u64) -> u64 {
+        let Preempted { every_ns, cost_ns } = self.preempted;
+        if cost_ns == 0 || self.state != State::Steps {
+            return 0;
+        }
+        self.preemptions += 1;
+        let recorded = run_ns.checked_div(every_ns).unwrap_or(0);
+        if self.preemptions - self.costly <= recorded {
+            return 0;
+        }
+        self.costly += 1;
+        u64::from(cost_ns)
+    }
+
     /// It handles an exit.
     pub(crate) const fn in_kernel(&self) -> bool {
         matches!(
             self.running,
-            Some((Spent::Exit(_) | Spent::Interrupt(_), _))
+            Some((Spent::Exit(_) | Spent::Interrupt(_) | Spent::Halt(_), _))
         )
     }
 

@@ -4,8 +4,8 @@ use stealtime_events::{Context, Event, Kind};
 use stealtime_hypervisor::fair::{Feature, Features, Policy, Preempt};
 
 use super::{
-    Edge, Late, Moves, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step, Then, Ticks,
-    Until,
+    Edge, Late, Moves, Preempted, ScriptConfig, ScriptGroup, ScriptOutcome, Scripts, Spent, Step,
+    Then, Ticks, Until,
 };
 use crate::config::{Config, Costs, HostConfig, Knobs, RunConfig, Topology};
 use crate::{Collected, Outcome, run};
@@ -13,6 +13,7 @@ use crate::{Collected, Outcome, run};
 mod groups;
 mod idle;
 mod late;
+mod load;
 
 fn go(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Outcome {
     run(&config(cpus, edges, scripts), &mut ()).unwrap()
@@ -23,6 +24,7 @@ fn config(cpus: u32, edges: u32, scripts: Vec<Vec<Step>>) -> Config {
         .into_iter()
         .enumerate()
         .map(|(n, steps)| ScriptConfig {
+            preempted: Preempted::default(),
             name: format!("script{n}"),
             nice: 0,
             policy: Policy::Normal,
