@@ -341,7 +341,7 @@ impl Population {
     }
 }
 
-/// Lets tasks wait for what comes on a host with other VMs. Timers of guests whose demand comes with time
+/// Makes tasks wait for the events of a host with other VMs. Timers of guests whose demand comes with time
 /// expire at their recorded times. On a host with copies those of all do.
 fn adapt(recording: &mut Recording, clocked: &BTreeSet<usize>, has_copies: bool) {
     let is_first = recording.population.is_none();
