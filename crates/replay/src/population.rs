@@ -341,8 +341,8 @@ impl Population {
     }
 }
 
-/// Makes tasks wait for the events of a host with other VMs. Timers of guests whose demand comes with time
-/// expire at their recorded times. On a host with copies those of all do.
+/// Makes tasks wait for the events of a host with other VMs. Timers of `clocked` VMs, with demand that comes
+/// with time, expire at their recorded times. On a host with copies those of all do.
 fn adapt(recording: &mut Recording, clocked: &BTreeSet<usize>, has_copies: bool) {
     let is_first = recording.population.is_none();
     match is_first {

@@ -57,14 +57,7 @@ impl Host<'_> {
             TaskState::Blocked | TaskState::New => INTERRUPTIBLE,
             TaskState::Dead => DEAD,
         };
-        let is_preempted = t.state == TaskState::Running;
-        if is_preempted {
-            t.state = TaskState::Runnable;
-        }
-        t.books.enter(t.state, now);
-        if is_preempted && let Body::Script(script) = &mut t.body {
-            t.left_ns += script.preempted(t.books.run_ns);
-        }
+        t.lose_cpu(now);
         SwitchedOut {
             tid: t.tid,
             prio: t.prio,

@@ -181,6 +181,18 @@ pub(super) const NO_POLL: u32 = u32::MAX;
 pub(super) const NOWHERE: CpuNr = CpuNr(u32::MAX);
 
 impl Task {
+    /// It has no CPU from now on. A task that runs still is preempted.
+    pub(crate) fn lose_cpu(&mut self, now: u64) {
+        let is_preempted = self.state == TaskState::Running;
+        if is_preempted {
+            self.state = TaskState::Runnable;
+        }
+        self.books.enter(self.state, now);
+        if is_preempted && let Body::Script(script) = &mut self.body {
+            self.left_ns += script.preempted(self.books.run_ns);
+        }
+    }
+
     /// The limit that it is under.
     pub(crate) fn bandwidth(&self) -> Option<u32> {
         (self.limit != NO_LIMIT).then_some(self.limit)

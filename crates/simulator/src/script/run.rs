@@ -107,14 +107,7 @@ impl ScriptRunner {
                 } if self.skips_halt(host, task)? => {}
                 Step::Run { ns, spent } => {
                     tell(host, cpu, task, spent)?;
-                    let script = host.script(task)?;
-                    if spent == Spent::Guest {
-                        script.skips_halt = None;
-                    }
-                    script.running = Some((spent, ns));
-                    script.was_asked = resched && matches!(spent, Spent::Interrupt(_));
-                    script.computes_ns = ns;
-                    script.begin_run(ns);
+                    host.script(task)?.begin_run(spent, ns, resched);
                 }
                 Step::Reach(edge) => self.reach(host, cpu, task, edge)?,
                 Step::Spin => {

@@ -256,8 +256,15 @@ impl ScriptTask {
         }
     }
 
-    /// It takes a step of so many ns. [`Self::next_stretch`] has its parts.
-    pub(super) const fn begin_run(&mut self, ns: u64) {
+    /// It takes a step of so many ns. [`Self::next_stretch`] has its parts. `resched`: its CPU is asked to
+    /// reschedule.
+    pub(super) fn begin_run(&mut self, spent: Spent, ns: u64, resched: bool) {
+        if spent == Spent::Guest {
+            self.skips_halt = None;
+        }
+        self.running = Some((spent, ns));
+        self.was_asked = resched && matches!(spent, Spent::Interrupt(_));
+        self.computes_ns = ns;
         self.left_ns = ns;
         self.passed_ns = 0;
         self.stalls_next = false;
