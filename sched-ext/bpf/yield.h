@@ -71,16 +71,21 @@ static __always_inline bool is_due(struct task_ctx *task)
 	return domain && task->weight && is_eligible(task->vruntime, average(domain));
 }
 
-/* yield_task_fair: an eligible yielder loses the rest of its request. */
-static __always_inline void forfeit(struct task_ctx *task)
+/* A task loses the rest of its request. */
+static __always_inline void end_request(struct task_ctx *task)
 {
 	s64 rest = (s64)(task->deadline - task->vruntime);
 
-	if (!is_due(task))
-		return;
 	if (rest > 0)
 		shift_vruntime(task, rest);
 	task->deadline = task->vruntime + st_vtime(slice_ns, task->weight);
+}
+
+/* yield_task_fair: an eligible yielder loses the rest of its request. */
+static __always_inline void forfeit(struct task_ctx *task)
+{
+	if (is_due(task))
+		end_request(task);
 }
 
 /* A yielder keeps no more lag than a sleeper would: it could hold the CPU for as long otherwise. */
@@ -113,15 +118,15 @@ static __always_inline u64 request_left(struct task_ctx *task)
 static __always_inline bool hand_over(struct task_ctx *yielder, struct task_ctx *task)
 {
 	struct domain *domain = domain_at(task->domain);
-	u64 left, gain;
+	u64 left = request_left(yielder), gain, v;
 
-	if (!domain || !task->weight || task->domain != yielder->domain || !is_due(yielder))
+	if (!left || !domain || !task->weight || task->domain != yielder->domain)
 		return false;
-	left = request_left(yielder);
 	gain = st_vtime(left, task->weight);
-	if (!left || !is_eligible(task->vruntime - gain, average(domain)))
+	v = average(domain);
+	if (!is_eligible(yielder->vruntime, v) || !is_eligible(task->vruntime - gain, v))
 		return false;
-	forfeit(yielder);
+	end_request(yielder);
 	shift_vruntime(task, -(s64)gain);
 	task->deadline -= gain;
 	count(HANDED_OVER, 1);
