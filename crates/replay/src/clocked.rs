@@ -9,6 +9,7 @@ use stealtime_simulator::script::{Spent, Step, Then, Until};
 
 use crate::copied::run_ns;
 use crate::host::spread_permille;
+use crate::quota::median;
 use crate::recording::{RecordedTask, Wait};
 
 /// One wait in so many, at most, ends by something else than a timer in a VM that its clock drives.
@@ -97,11 +98,6 @@ pub(crate) fn halt_as_recorded(tasks: &mut [RecordedTask]) {
     }
 }
 
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
-}
-
 /// What a vCPU usually does between two waits, and how long it waits.
 #[derive(Clone, Copy, Debug)]
 struct Usual {
@@ -127,19 +123,22 @@ impl Usual {
                 } => exit_ns += ns,
                 Step::Run { ns, .. } => {
                     piece_ns += ns;
-                    exits.extend(Some(core::mem::take(&mut exit_ns)).filter(|ns| *ns > 0));
+                    if exit_ns > 0 {
+                        exits.push(core::mem::take(&mut exit_ns));
+                    }
                 }
                 Step::Halt(_) | Step::Sleep(_) => pieces.push(core::mem::take(&mut piece_ns)),
                 Step::Slept(ns) if ns > 0 => slept.push(u64::from(ns)),
                 _ => {}
             }
         }
+        let middle = |values| median(values).unwrap_or(0);
         let waits = task.waits.iter();
         let waits = waits.map(|wait| wait.ended_ns.saturating_sub(wait.began_ns));
         let usual = Self {
-            piece_ns: median(pieces),
-            wait_ns: median(waits.collect()),
-            slept_ns: u32::try_from(median(slept) + median(exits)).unwrap_or(u32::MAX),
+            piece_ns: middle(pieces),
+            wait_ns: middle(waits.collect()),
+            slept_ns: u32::try_from(middle(slept) + middle(exits)).unwrap_or(u32::MAX),
         };
         (usual.piece_ns > 0 && usual.wait_ns > 0).then_some(usual)
     }

@@ -18,6 +18,7 @@ use crate::clocked::is_added;
 use crate::jitter::jittered;
 use crate::newidle::NewIdle;
 use crate::predict::demand_ns;
+use crate::quota::median;
 use crate::recording::{RecordedTask, Recording, WithoutStalls};
 
 /// Switches on one CPU and no other from which on a task counts as bound to it.
@@ -392,19 +393,16 @@ fn preempted(task: &RecordedTask) -> Preempted {
         } => Some(ns),
         _ => None,
     });
-    let mut interrupts: Vec<u64> = interrupts.collect();
-    interrupts.sort_unstable();
-    let median = interrupts.get(interrupts.len() / 2);
-    let Some(median) = median.filter(|_| task.vcpu.is_some() && interrupts.len() >= FEW_INTERRUPTS)
-    else {
+    let interrupts: Vec<u64> = interrupts.collect();
+    if task.vcpu.is_none() || interrupts.len() < FEW_INTERRUPTS {
         return Preempted::default();
-    };
+    }
     let is_wait = |step: &&Step| matches!(step, Step::Sleep(_) | Step::Halt(_)) && !is_added(step);
     let waits = task.steps.iter().filter(is_wait).count() as u64;
     let preemptions = task.switches_in.saturating_sub(waits);
     Preempted {
         every_ns: demand_ns(task).checked_div(preemptions).unwrap_or(0),
-        cost_ns: u32::try_from(*median).unwrap_or(u32::MAX),
+        cost_ns: u32::try_from(median(interrupts).unwrap_or(0)).unwrap_or(u32::MAX),
     }
 }
 

@@ -182,7 +182,8 @@ fn period_of(mut distances: Vec<u64>) -> Option<u64> {
     median(distances)
 }
 
-fn median(mut values: Vec<u64>) -> Option<u64> {
+/// The upper one of the two in the middle of an even number; `None` without values.
+pub(crate) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }
