@@ -185,15 +185,20 @@ impl Window {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_window_clips_what_crosses_it() {
+    /// CPU 2 from 110 to 120.
+    fn window() -> Window {
         let selection = Selection {
             cpus: vec![2],
             from_ns: Some(10),
             to_ns: Some(20),
             ..Selection::default()
         };
-        let window = Window::new(&selection, 100);
+        Window::new(&selection, 100)
+    }
+
+    #[test]
+    fn a_window_clips_what_crosses_it() {
+        let window = window();
         assert_eq!(window.clip(0, 1000, 2), 10);
         assert_eq!(window.clip(115, 118, 2), 3);
         assert_eq!(window.clip(0, 50, 2), 0);
@@ -203,13 +208,7 @@ mod tests {
 
     #[test]
     fn a_part_is_relative_to_the_window() {
-        let selection = Selection {
-            cpus: vec![2],
-            from_ns: Some(10),
-            to_ns: Some(20),
-            ..Selection::default()
-        };
-        let window = Window::new(&selection, 100);
+        let window = window();
         assert_eq!(window.part(0, 1000, 2), Some((0, 10)));
         assert_eq!(window.part(115, 118, 2), Some((5, 8)));
         assert_eq!(window.part(119, 121, 2), Some((9, 10)));
