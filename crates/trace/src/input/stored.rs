@@ -12,7 +12,9 @@ use crate::ReadError;
 /// Bytes of an unpacked recording that stay in memory. A longer one goes to a temporary file.
 pub const SPOOL_IN_MEMORY: usize = 16 << 20;
 
-/// Bytes that are unpacked at once: large enough that system calls do not count.
+/// Bytes that are unpacked at once: first few, so that a small input costs little, then enough that system
+/// calls do not count.
+const FIRST_PART: usize = 1 << 12;
 const PART: usize = 1 << 18;
 
 /// A whole container: the plain file itself, or what was unpacked of it.
@@ -59,7 +61,7 @@ impl Stored {
 
     fn spool(mut stream: Stream) -> Result<Self, ReadError> {
         let mut spool = SpooledTempFile::new(SPOOL_IN_MEMORY);
-        let mut buffer = vec![0; PART];
+        let mut buffer = vec![0; FIRST_PART];
         let mut len = 0;
         loop {
             let read = match stream.read(&mut buffer) {
@@ -83,6 +85,9 @@ impl Stored {
                 source,
             })?;
             len += read as u64;
+            if read == buffer.len() && read < PART {
+                buffer.resize(4 * read, 0);
+            }
         }
         Ok(Self {
             damage: stream.damage.get(),

@@ -14,6 +14,10 @@ const MAX_RECORD: usize = 1 << 16;
 /// Bytes of the buffer: few enough for a second-level cache, so that parsing finds there what the
 /// kernel has just copied.
 const BUFFER: usize = 4 * MAX_RECORD;
+/// Bytes of the buffer of unpacked records.
+const UNPACKED: usize = 2 * BUFFER;
+/// Bytes of either buffer at first, so that a small input costs little.
+const FIRST_BUFFER: usize = 1 << 12;
 
 /// The header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +76,7 @@ impl<R: Read> Records<R> {
         Self {
             input,
             endian,
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; FIRST_BUFFER],
             start: 0,
             end: 0,
             offset,
@@ -264,6 +268,9 @@ impl<R: Read> Records<R> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Stop::Io(error)),
             }
+            if self.end == self.buffer.len() && self.end < BUFFER {
+                self.buffer.resize(4 * self.end, 0);
+            }
         }
         Ok(true)
     }
@@ -366,7 +373,7 @@ impl Unpacker {
             decoder: Decoder::new()?,
             packed: Vec::new(),
             consumed: 0,
-            buffer: vec![0; 8 * MAX_RECORD],
+            buffer: vec![0; FIRST_BUFFER],
             start: 0,
             end: 0,
             offset: 0,
@@ -410,6 +417,9 @@ impl Unpacker {
         self.full = produced == self.buffer.len() - self.end;
         self.consumed += consumed;
         self.end += produced;
+        if self.full && self.end < UNPACKED {
+            self.buffer.resize(UNPACKED.min(4 * self.end), 0);
+        }
         if consumed == 0 && produced == 0 {
             // Neither in nor out: what is left can never be read.
             self.consumed = self.packed.len();

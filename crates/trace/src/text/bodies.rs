@@ -5,6 +5,7 @@
 //! first: they read texts that differ from their `print fmt`.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use stealtime_events::{NameId, Tid};
@@ -56,30 +57,37 @@ struct FieldText {
     notation: Notation,
 }
 
+/// Rows by name, former names included.
+type Rows = HashMap<&'static [u8], Vec<Row>>;
+
+/// Compiled once: for a small text this costs more than all of its lines.
+static ROWS: LazyLock<Rows> = LazyLock::new(|| {
+    let mut by_name = Rows::new();
+    for tracepoint in tracepoint::all().filter(|row| !row.is_read_only()) {
+        for name in [Some(tracepoint.name), tracepoint.former]
+            .into_iter()
+            .flatten()
+        {
+            let row = Row::compile(tracepoint);
+            by_name.entry(name.as_bytes()).or_default().push(row);
+        }
+    }
+    by_name
+});
+
 /// The parser of all tracepoints.
 pub(super) struct Bodies {
-    /// Rows by name, former names included.
-    by_name: HashMap<&'static [u8], Vec<Row>>,
+    by_name: &'static Rows,
     exits: Exits,
 }
 
 impl Bodies {
-    /// Compiles the table.
     pub(super) fn new() -> Self {
-        let mut by_name: HashMap<_, Vec<Row>> = HashMap::new();
-        for tracepoint in tracepoint::all().filter(|row| !row.is_read_only()) {
-            for name in [Some(tracepoint.name), tracepoint.former]
-                .into_iter()
-                .flatten()
-            {
-                by_name
-                    .entry(name.as_bytes())
-                    .or_default()
-                    .push(Row::compile(tracepoint));
-            }
-        }
         let exits = Exits::default();
-        Self { by_name, exits }
+        Self {
+            by_name: &ROWS,
+            exits,
+        }
     }
 
     /// Reads the text of an event.

@@ -5,10 +5,14 @@ use std::io::{self, Read};
 /// The longest line that is kept; events print a few hundred bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
 
+/// Bytes of the buffer: first few, so that a small input costs little.
+const FIRST_BUFFER: usize = 4 << 10;
+const BUFFER: usize = 4 * MAX_LINE;
+
 /// Splits a stream into lines. Ends of lines are `\n` or `\r\n`.
 pub(super) struct Lines<R> {
     input: R,
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     start: usize,
     end: usize,
     /// Offset in the stream of `buffer[start]`.
@@ -23,7 +27,7 @@ impl<R: Read> Lines<R> {
     pub(super) fn new(input: R) -> Self {
         Self {
             input,
-            buffer: vec![0; 4 * MAX_LINE].into_boxed_slice(),
+            buffer: vec![0; FIRST_BUFFER],
             start: 0,
             end: 0,
             offset: 0,
@@ -91,6 +95,9 @@ impl<R: Read> Lines<R> {
             match self.input.read(room) {
                 Ok(len) => {
                     self.end += len;
+                    if self.end == self.buffer.len() && self.end < BUFFER {
+                        self.buffer.resize(4 * self.end, 0);
+                    }
                     return Ok(len > 0);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

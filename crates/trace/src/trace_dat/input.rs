@@ -140,7 +140,8 @@ impl<'a> Sequence<'a> {
     }
 
     fn read_ahead(&mut self) -> Result<(), ReadError> {
-        self.ahead.resize(AHEAD, 0);
+        let remaining = usize::try_from(self.left()).unwrap_or(AHEAD);
+        self.ahead.resize(remaining.min(AHEAD), 0);
         let count = self.source.fill(&mut self.ahead, self.position)?;
         self.ahead.truncate(count);
         self.ahead_at = self.position;

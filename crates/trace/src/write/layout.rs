@@ -80,7 +80,7 @@ pub(super) fn description(point: &Tracepoint, id: u16) -> String {
         let Place { offset, size } = field.place;
         line(&mut text, field.declaration, offset, size, field.signed);
     }
-    let print = point.print.replace(REASON, &reason());
+    let print = point.print.replace(REASON, reason());
     // Writing to a string does not fail.
     let _ = write!(text, "\nprint fmt: {print}\n");
     text

@@ -1,12 +1,19 @@
 //! How a `kvm_exit` of x86 prints its reason.
 
+use std::sync::LazyLock;
+
 use stealtime_events::{ExitReason, Isa};
 
 /// Stands for the reason's name in the table. Its text comes from the tables of [`ExitReason`].
 pub(super) const REASON: &str = "@REASON@";
 
-/// The argument that prints the reason's name.
-pub(super) fn reason() -> String {
+/// The argument that prints the reason's name: made once, because it looks up some thousand codes.
+pub(super) fn reason() -> &'static str {
+    static ARGUMENT: LazyLock<String> = LazyLock::new(argument);
+    &ARGUMENT
+}
+
+fn argument() -> String {
     let names = |isa| {
         // No code of either table is larger, but for SVM's last (-1, VMEXIT_INVALID).
         let codes = (0..0x500).chain([u32::MAX]);

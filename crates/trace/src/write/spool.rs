@@ -1,7 +1,8 @@
 //! Temporary storage of pages until the last event: a file has each CPU's pages in one piece.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use tempfile::SpooledTempFile;
 
 use super::error::WriteError;
 use super::options::Compression;
@@ -14,10 +15,13 @@ pub(super) struct Extent {
     len: u64,
 }
 
-/// An anonymous temporary file, made for the first pages.
+/// Bytes that stay in memory: enough for a small recording, which then needs no temporary file.
+const IN_MEMORY: usize = 1 << 20;
+
+/// Memory for the first pages, then an anonymous temporary file.
 #[derive(Default)]
 pub(super) struct Spool {
-    file: Option<File>,
+    file: Option<SpooledTempFile>,
     /// Bytes so far.
     len: u64,
     packer: Option<zstd::bulk::Compressor<'static>>,
@@ -62,7 +66,7 @@ impl Spool {
         };
         let file = match &mut self.file {
             Some(file) => file,
-            absent => absent.insert(tempfile::tempfile().map_err(|source| failed(source, 0))?),
+            absent => absent.insert(SpooledTempFile::new(IN_MEMORY)),
         };
         file.write_all(bytes)
             .map_err(|source| failed(source, self.len))?;
