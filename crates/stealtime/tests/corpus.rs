@@ -26,6 +26,10 @@ fn nothing_in_the_corpus_panics_or_fails_to_add_up() {
         read("fuzz_perf_data", fuzz::read_perf_data),
         read("fuzz_text", fuzz::read_text),
         read("fuzz_compressed", fuzz::read_all),
+        read("fuzz_trace_dat_pages", fuzz::read_trace_dat_pages),
+        read("fuzz_perf_records", fuzz::read_perf_records),
+        read("fuzz_rewrite", fuzz::rewrite),
+        read("fuzz_perfetto", fuzz::export),
     ];
     assert!(few.iter().all(|files| *files >= 3), "{few:?}");
 }
