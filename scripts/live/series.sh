@@ -56,7 +56,9 @@ turn() {
     counters /tmp/after
     counted=$(paste -d' ' /tmp/before /tmp/after | awk '{ if ($4 != $2) printf " %s=%d", $1, $4 - $2 }')
     for pid in $pids; do kill -0 $pid 2>/dev/null || { lost=1; return; }; done
-    echo "turn $kind $mode trips=${done_in% *} work=${done_in#* } third=$((1000 * used / all))$counted"
+    shares="third=$((1000 * used / all))$counted"
+    set -- $done_in
+    echo "turn $kind $mode trips=$1 work=$2 $shares"
 }
 
 SECS=${SECS:-3}

@@ -8,9 +8,34 @@
  *           for a TLB shootdown; the others compute
  *   4 spin  all spin with PAUSE, and never stop
  *   5 pv    as tlb, by the hypercall KVM_HC_SEND_IPI
- * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request.
+ * Each vCPU has 64 bytes at 0x20000: answer, round trips, work, request. It has 512 counts at 0x28000, of
+ * waits by their time in cycles of the TSC: eight for each power of two.
  */
 	.intel_syntax noprefix
+
+	/* r10 is the time at which a wait begins. */
+	.macro wait_begins
+	rdtsc
+	shl rdx, 32
+	lea r10, [rdx + rax]
+	.endm
+
+	/* r12 has the counts. A wait below 8 cycles counts as 8. */
+	.macro wait_ends
+	rdtsc
+	shl rdx, 32
+	add rax, rdx
+	sub rax, r10
+	or rax, 8
+	bsr rcx, rax
+	lea r11, [rcx * 8]
+	sub ecx, 3
+	shr rax, cl
+	and eax, 7
+	add r11, rax
+	inc dword ptr [r12 + r11 * 4]
+	.endm
+
 	.code64
 	.globl _start
 _start:
@@ -22,6 +47,9 @@ _start:
 	mov rbx, rdi
 	shl rbx, 6
 	add rbx, 0x20000
+	mov r12, rdi
+	shl r12, 11
+	add r12, 0x28000
 	cmp esi, 1
 	je compute
 	cmp esi, 2
@@ -41,6 +69,7 @@ wait_for_partner:
 	cmp qword ptr [rbx + 64 + 16], 0
 	je wait_for_partner
 send:
+	wait_begins
 	inc qword ptr [rbx + 8]
 	mov rax, [rbx + 8]
 	mov [rbx + 24], rax
@@ -53,6 +82,7 @@ spin:
 	mov rax, [rbx + 64]
 	cmp rax, [rbx + 24]
 	jne spin
+	wait_ends
 	mov ecx, 2000
 think:
 	dec ecx
@@ -72,6 +102,7 @@ spin_on:
 
 	/* A ticket lock at 0x30000 (next) and 0x30008 (serving). */
 lock_loop:
+	wait_begins
 	mov eax, 1
 	lock xadd qword ptr [0x30000], rax
 wait_for_turn:
@@ -80,6 +111,7 @@ wait_for_turn:
 	pause
 	jmp wait_for_turn
 locked:
+	wait_ends
 	mov ecx, 20000
 hold:
 	dec ecx
@@ -94,7 +126,7 @@ outside:
 	jmp lock_loop
 
 	/* The handler of vector 0x40: the sender's request is the answer. */
-	.org 0x100
+	.org 0x200
 	push rax
 	push rcx
 	push rdx
@@ -128,6 +160,7 @@ wait_for_all:
 	cmp ebp, r8d
 	jb wait_for_all
 shoot:
+	wait_begins
 	inc qword ptr [rbx + 8]
 	mov rax, [rbx + 8]
 	mov [rbx + 24], rax
@@ -149,6 +182,7 @@ spin_for_all:
 	inc ebp
 	cmp ebp, r8d
 	jb spin_for_all
+	wait_ends
 	mov ecx, 2000
 think_again:
 	dec ecx

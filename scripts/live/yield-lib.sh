@@ -7,7 +7,7 @@ expect() {
     name=$1; shift
     if "$@"; then say "ok: $name"; else say "FAILED: $name"; fi
 }
-await() { for _ in $(seq 450); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
+await() { for _ in $(seq "${PATIENCE:-450}"); do "$@" && return; sleep 0.2; done; say "FAILED: never: $*"; }
 
 is_loaded_or_dead() { grep -q '^scx_stealtime: loaded' "$1" || is_dead; }
 is_dead() { ! kill -0 $scheduler 2>/dev/null; }
@@ -36,14 +36,27 @@ guest() {
 }
 # tasks NAME SECONDS LOAD: a load of the host itself, in the background.
 tasks() { /test/yield-tasks "$1" "$2" "$3" >"/tmp/$1.guest" & }
-# window SECONDS NAME...: round trips a second and work a second of all, between lines of their own.
+# linux NAME KIND: a Linux guest with 4 vCPUs (scripts/live/linux-guests), in the background.
+linux() {
+    qemu=/test/linux/qemu
+    $qemu/ld-linux-x86-64.so.2 --library-path $qemu $qemu/qemu-system-x86_64 -L $qemu -accel kvm -cpu host -M pc \
+        -name "guest=$1,debug-threads=on" -smp 4 -m 192 -nodefaults -no-user-config -display none -no-reboot \
+        -serial stdio -kernel /test/linux/vmlinuz -initrd "/test/linux/$2.gz" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off name=$1 load=${2#linux_}" </dev/null >"/tmp/$1.guest" 2>&1 &
+}
+# window SECONDS NAME...: round trips a second and work a second of all, between lines of their own. The third figure
+# is the 99th percentile of their waits in us, 0 without any.
 window() {
     seconds=$1; shift
     for f; do wc -l <"/tmp/$f.guest" >"/tmp/$f.first"; done
     sleep "$seconds"
-    for f; do tail -n "+$(cat "/tmp/$f.first")" "/tmp/$f.guest" | awk '
-        NR == 1 { begin = $4 }
-        NR > 1 { trips += $2; work += $3; end = $4 }
-        END { if (end > begin) print trips * 1000 / (end - begin), work * 1000 / (end - begin) }'
-    done | awk '{ a += $1; b += $2 } END { printf "%.1f %.0f\n", a, b }'
+    for f; do tail -n "+$(cat "/tmp/$f.first")" "/tmp/$f.guest" | awk -v name="$f" '
+        $1 != name { next }
+        !begin { begin = $4; next }
+        { trips += $2; work += $3; end = $4; for (i = 5; i <= NF; i++) { split($i, wait, ":"); print "wait", wait[1], wait[2] } }
+        END { if (end > begin) print "rate", trips * 1000 / (end - begin), work * 1000 / (end - begin) }'
+    done | sort -k1,1 -k2,2n | awk '
+        $1 == "rate" { a += $2; b += $3 }
+        $1 == "wait" { us[++n] = $2; all += $3; upto[n] = all }
+        END { for (i = 1; i < n && upto[i] < 0.99 * all; i++); printf "%.1f %.0f %.1f\n", a, b, us[i] }'
 }

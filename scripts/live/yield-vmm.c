@@ -1,7 +1,7 @@
 /*
  * A VMM for the guest of yield-guest.S: yield-vmm NAME VCPUS SECONDS LOAD
  * Prints a line each second: round trips (or lock sections) and work since the last, of all vCPUs, and
- * the time in ms.
+ * the time in ms. Waits since the last line follow, as US:COUNT.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,8 +17,10 @@
 
 #define SIZE (2 << 20)
 #define CODE 0x8000
-#define HANDLER (CODE + 0x100)
+#define HANDLER (CODE + 0x200)
 #define COUNTERS 0x20000
+#define WAITS 0x28000
+#define BUCKETS 512
 #define MAX_VCPUS 16
 
 static int kvm, vm, run_size, load, vcpus;
@@ -93,12 +95,30 @@ static void *run(void *argument)
 	}
 }
 
+/* Prints the waits of all vCPUs that the last call has not printed. A bucket is named by its lower bound. */
+static void print_waits(long khz)
+{
+	static unsigned seen[BUCKETS];
+
+	for (int bucket = 24; bucket < BUCKETS; bucket++) {
+		unsigned sum = 0;
+		double cycles = (8 + bucket % 8) * (double)(1ull << (bucket / 8)) / 8;
+
+		for (int id = 0; id < vcpus; id++)
+			sum += ((volatile unsigned *)(memory + WAITS))[id * BUCKETS + bucket];
+		if (sum != seen[bucket])
+			printf(" %.1f:%u", cycles * 1000 / khz, sum - seen[bucket]);
+		seen[bucket] = sum;
+	}
+}
+
 int main(int count, char **arguments)
 {
 	struct kvm_enable_cap x2apic = { .cap = KVM_CAP_X2APIC_API, .args = { 3 } };
 	struct kvm_userspace_memory_region region = { .memory_size = SIZE };
 	unsigned long long *words, seen[2] = { 0 };
 	int seconds;
+	long khz;
 	struct timespec now;
 	FILE *guest;
 
@@ -119,6 +139,9 @@ int main(int count, char **arguments)
 	vm = ioctl(kvm, KVM_CREATE_VM, 0);
 	if (vm < 0)
 		die("/dev/kvm");
+	khz = ioctl(vm, KVM_GET_TSC_KHZ, 0);
+	if (khz <= 0)
+		die("KVM_GET_TSC_KHZ");
 	run_size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
 	ioctl(vm, KVM_SET_TSS_ADDR, 0xfffbd000);
 	if (ioctl(vm, KVM_CREATE_IRQCHIP, 0) || ioctl(vm, KVM_ENABLE_CAP, &x2apic))
@@ -158,8 +181,10 @@ int main(int count, char **arguments)
 			sums[1] += counters[2];
 		}
 		clock_gettime(CLOCK_MONOTONIC, &now);
-		printf("%s %llu %llu %lld\n", arguments[1], sums[0] - seen[0], sums[1] - seen[1],
+		printf("%s %llu %llu %lld", arguments[1], sums[0] - seen[0], sums[1] - seen[1],
 		       now.tv_sec * 1000LL + now.tv_nsec / 1000000);
+		print_waits(khz);
+		putchar('\n');
 		fflush(stdout);
 		memcpy(seen, sums, sizeof(seen));
 	}

@@ -7,18 +7,18 @@ mkdir -p /out/yield
 # turn MODE LOAD: what two VMs of 4 vCPUs, or two programs, complete in a second under a scheduler.
 turn() {
     case $1 in
-        eevdf) ;;
+        eevdf | partial) ;;
         refuse | nominee) echo "$1 50" >/tmp/modes ;;
         receiver) echo "receiver 50" >/tmp/modes ;;
         any) echo "receiver 0" >/tmp/modes ;;
         spin) echo "receiver 1000000" >/tmp/modes ;;
     esac
     sleep 1
-    [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
+    [ "$1" = eevdf ] || [ "$1" = partial ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
     done_in=$(window "$SECS" a b)
     # A crash of a guest is the emulation's.
     if kill -0 $a && kill -0 $b; then echo "$2 $1 $done_in"; else lost=1; fi
-    [ "$1" = eevdf ] || echo "$2 $1 $(tail -1 /tmp/modes.json)" >>/out/yield/counters.txt
+    [ "$1" = eevdf ] || [ "$1" = partial ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
 }
 
 SECS=${SECS:-4}
@@ -30,12 +30,15 @@ begin() {
     for name in a b; do
         case $1 in
             hackbench | membarrier) tasks $name 9999 $1 ;;
+            linux_*) linux $name $1 ;;
             *) guest $name '' 4 9999 $1 ;;
         esac
         eval "$name=$!"
     done
     lost=
     sleep 2
+    # A Linux guest boots first, in some minutes of emulated time.
+    for name in a b; do PATIENCE=6000 await has_lines 3 "^$name [0-9]" /tmp/$name.guest; done
 }
 end() {
     kill $a $b 2>/dev/null
@@ -47,9 +50,14 @@ for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
         [ -z "$lost" ] || { end; begin $kind; }
         echo "round $kind"
         [ -n "${MODES:-}" ] || turn eevdf $kind
-        load modes --stats 1 --watchdog-ms 5000 --follow /tmp/modes ${OPTIONS:-}
+        load modes --watchdog-ms 5000 --follow /tmp/modes ${OPTIONS:-}
         for mode in ${MODES:-refuse nominee receiver}; do turn $mode $kind; done
         unload
+        [ -z "${PARTIAL:-}" ] || {
+            load partial --watchdog-ms 5000 --canary "VM=$a" --canary "VM=$b"
+            turn partial $kind
+            unload
+        }
     done
     end
 done
