@@ -156,7 +156,8 @@ impl Stream<'_> {
         match kind {
             ..160 => {
                 self.sample(choices, time, &mut body);
-                push(SAMPLE, u16::from(kind & 7), &body, bytes);
+                // perf prints no samples of a guest's modes (4 and 5) without its symbols.
+                push(SAMPLE, u16::from(kind & 3), &body, bytes);
             }
             160..180 => {
                 words(&[choices.number()], &mut body);
