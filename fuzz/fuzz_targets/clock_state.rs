@@ -34,8 +34,17 @@ fn check(data: &[u8]) {
         bound_ns: 0,
     };
     for khz in [1, 2_596_120, u32::MAX] {
-        for policy in [Policy::Stopped, Policy::ELAPSED, Policy::AtMost { max_ns: 1 << 40 }] {
-            for unequal in [Unequal::Refuse, Unequal::Highest, Unequal::First, Unequal::Keep] {
+        for policy in [
+            Policy::Stopped,
+            Policy::ELAPSED,
+            Policy::AtMost { max_ns: 1 << 40 },
+        ] {
+            for unequal in [
+                Unequal::Refuse,
+                Unequal::Highest,
+                Unequal::First,
+                Unequal::Keep,
+            ] {
                 let options = Options::new(policy).unequal(unequal).accept_inexact();
                 if let Ok(plan) = rehearse(&saved, &HostFacts::complete(khz), anchor, &options) {
                     assert_eq!(plan.vcpus().len(), saved.vcpus());
