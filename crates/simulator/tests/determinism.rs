@@ -87,3 +87,12 @@ fn injected_faults_grow_from_the_seed_too() {
     ];
     assert!(counts.iter().all(|count| *count > 0), "{injected:?}");
 }
+
+/// On Xen a CPU is kicked while its vCPU sends an IPI to all others. The softirq is handled before the entry,
+/// or the guest runs on with an interrupt pending.
+#[test]
+fn a_kick_that_comes_while_a_vcpu_sends_is_handled_before_the_entry() {
+    let (config, injection) = swarm::disturbed(160_810);
+    let run = swarm::run_disturbed(&config, &injection, &|| false);
+    assert!(run.is_ok(), "{:?}", run.err());
+}

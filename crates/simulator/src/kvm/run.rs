@@ -92,6 +92,10 @@ fn enter(
         // xfer_to_guest_mode_work: a lazy request counts here too.
         return Ok(Flow::Schedule);
     }
+    // `vmx_asm_do_vmentry`. One may have come with an interrupt while the vCPU sent IPIs.
+    if xen::is_pending(host, cpu) {
+        return Ok(Flow::Continue);
+    }
     // A task without runtime stops on its way to user mode or into the guest, not in the kernel.
     if bandwidth::throttle(host, cpu)? {
         return Ok(Flow::Schedule);
