@@ -117,10 +117,13 @@ impl Refusal<'_> {
             return;
         };
         let error = String::from_utf8_lossy(&output.stderr);
-        // Other tests kill recorders meanwhile, and each recorder says what it removes of those.
+        // Other tests kill recorders meanwhile, and each recorder says what it removes of those or cannot.
+        let is_of_others = |line: &str| {
+            line.starts_with("removed a tracing instance of a recorder")
+                || line.contains(" is left of a recorder that was killed and is in use")
+        };
         let mut lines = error.trim_end().lines();
-        let first =
-            lines.find(|line| !line.starts_with("removed a tracing instance of a recorder"));
+        let first = lines.find(|line| !is_of_others(line));
         let error: Vec<&str> = first.into_iter().chain(lines).collect();
         let error = error
             .join("\n")
