@@ -1,6 +1,6 @@
 //! Events that are written and read again: those of hostile pages, so that fields have any values.
 
-use stealtime_events::{Event, Kind, NameId, Names};
+use stealtime_events::{Event, Kind, Names};
 use stealtime_report::perfetto::{Exporter, Options as ExportOptions};
 use stealtime_trace::EventSource;
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version};
@@ -16,6 +16,9 @@ use reading::Reading;
     reason = "the tests of report and of the command have it too"
 )]
 mod reading;
+
+#[path = "../../crates/trace/tests/common/taken.rs"]
+mod taken;
 
 /// Time, CPU, task, context, and the kind with its names spelled out.
 type Spelled = (u64, u16, i32, u8, Kind, String);
@@ -60,17 +63,7 @@ pub fn rewrite(data: &[u8]) {
 /// An event of the host, independent of the table of names.
 fn spelled(event: &Event, names: &dyn Names) -> Option<Spelled> {
     let mut kind = event.kind;
-    let name = match &mut kind {
-        Kind::Other { name: id }
-        | Kind::IpiSendCpu { callback: id, .. }
-        | Kind::IpiSendCpumask { callback: id }
-        | Kind::CsdQueueCpu { func: id, .. }
-        | Kind::CsdFunctionEntry { func: id }
-        | Kind::CsdFunctionExit { func: id }
-        | Kind::HrtimerStart { function: id, .. }
-        | Kind::HrtimerExpireEntry { function: id, .. } => std::mem::replace(id, NameId::NONE),
-        _ => NameId::NONE,
-    };
+    let name = taken::take_name(&mut kind);
     let name = names.name(name).to_owned();
     let (cpu, tid) = (event.cpu.0, event.tid.0);
     kind.is_host_event()

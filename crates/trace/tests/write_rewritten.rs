@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use stealtime_events::{Event, Kind, NameId, Names};
+use stealtime_events::{Event, Names};
 use stealtime_trace::write::{Compression, Options, TraceDatWriter, Version};
 use stealtime_trace::{EventSource, Options as ReadOptions, open, open_read};
 
-use crate::common;
+use crate::common::{self, taken::take_name};
 use crate::recordings::one_of_each_series;
 
 /// Time, CPU, task, context, and what happened with its names spelled out.
@@ -15,17 +15,7 @@ type Spelled = (u64, u16, i32, u8, String);
 
 fn spelled(event: &Event, names: &dyn Names) -> Spelled {
     let mut kind = event.kind;
-    let name = match &mut kind {
-        Kind::Other { name: id }
-        | Kind::IpiSendCpu { callback: id, .. }
-        | Kind::IpiSendCpumask { callback: id }
-        | Kind::CsdQueueCpu { func: id, .. }
-        | Kind::CsdFunctionEntry { func: id }
-        | Kind::CsdFunctionExit { func: id }
-        | Kind::HrtimerStart { function: id, .. }
-        | Kind::HrtimerExpireEntry { function: id, .. } => std::mem::replace(id, NameId::NONE),
-        _ => NameId::NONE,
-    };
+    let name = take_name(&mut kind);
     let text = format!("{kind:?} {}", plain(names.name(name)));
     let (cpu, tid) = (event.cpu.0, event.tid.0);
     (event.time_ns, cpu, tid, event.context.bits(), text)

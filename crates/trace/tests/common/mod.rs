@@ -1,5 +1,7 @@
 //! Reads the small recordings of the repository.
 
+pub(crate) mod taken;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

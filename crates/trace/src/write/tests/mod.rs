@@ -2,6 +2,8 @@
 
 mod kinds;
 mod raw;
+#[path = "../../../tests/common/taken.rs"]
+mod taken;
 
 use std::collections::BTreeMap;
 
@@ -59,25 +61,9 @@ fn read(file: Vec<u8>) -> (Vec<Event>, TraceDat) {
 
 /// An event with its names spelled out: tables differ.
 fn spelled(event: &Event, names: &dyn Names) -> (u64, u16, i32, u8, String) {
-    let name = |id: &mut NameId| {
-        let name = names.name(*id).to_owned();
-        *id = NameId::NONE;
-        name
-    };
     let mut kind = event.kind;
-    let name = match &mut kind {
-        Kind::Other { name: id }
-        | Kind::IpiSendCpu { callback: id, .. }
-        | Kind::IpiSendCpumask { callback: id }
-        | Kind::CsdQueueCpu { func: id, .. }
-        | Kind::CsdFunctionEntry { func: id }
-        | Kind::CsdFunctionExit { func: id }
-        | Kind::HrtimerStart { function: id, .. }
-        | Kind::HrtimerExpireEntry { function: id, .. }
-        | Kind::Task { name: id, .. } => name(id),
-        _ => String::new(),
-    };
-    let text = format!("{kind:?} {name}");
+    let name = taken::take_name(&mut kind);
+    let text = format!("{kind:?} {}", names.name(name));
     let (cpu, tid) = (event.cpu.0, event.tid.0);
     (event.time_ns, cpu, tid, event.context.bits(), text)
 }
