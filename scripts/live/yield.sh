@@ -4,6 +4,10 @@ hold_patches
 . /test/yield-lib.sh
 mkdir -p /out/yield
 
+# counted MODE LOAD: keeps what a loaded scheduler has published.
+counted() {
+    [ "$1" = eevdf ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
+}
 # turn MODE LOAD: what two VMs of 4 vCPUs, or two programs, complete in a second under a scheduler.
 turn() {
     case $1 in
@@ -14,11 +18,11 @@ turn() {
         spin) echo "receiver 1000000" >/tmp/modes ;;
     esac
     sleep 1
-    [ "$1" = eevdf ] || [ "$1" = partial ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
+    counted "$@"
     done_in=$(window "$SECS" a b)
     # A crash of a guest is the emulation's.
     if kill -0 $a && kill -0 $b; then echo "$2 $1 $done_in"; else lost=1; fi
-    [ "$1" = eevdf ] || [ "$1" = partial ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
+    counted "$@"
 }
 
 SECS=${SECS:-4}
