@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::lapic::{
     Apic, ApicBus, ApicMode, BusOptions, DeliveryMode, DestinationMap, IllegalVector, Interrupt,
     Irr, Lapic, NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
@@ -18,6 +19,10 @@ use stealtime_hypervisor::posted_interrupt::{
 use crate::rig::{IPIV_HOST, SLEEPS};
 
 type Word = Cell<u64>;
+
+/// Bits of an entry of the table for interrupt remapping (VT-d 9.11).
+const PRESENT_IN_IRTE: u128 = 1;
+const POSTED_IN_IRTE: u128 = 1 << 15;
 
 /// A LAPIC as the manual tells it: two sets and a task priority.
 #[derive(Debug, Default)]
@@ -550,4 +555,63 @@ fn an_id_beyond_8_bits_is_mapped_in_xapic_mode_too() {
     let map = map.unwrap();
     let found = [3, 2, 4, 0x102, 0x104, 0x103].map(|id| map.physical(id));
     assert_eq!(found, [Some(0), Some(1), Some(2), Some(1), Some(2), None]);
+}
+
+/// Counts the interrupts that no LAPIC gets.
+#[derive(Default)]
+struct Unreached(Cell<u32>);
+
+impl Events for Unreached {
+    fn ipi_reached_nobody(&self, _: u8) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+#[test]
+fn an_interrupt_without_a_target_is_counted() {
+    let apics = (0..3).map(|n| well_formed(n, true, false)).collect();
+    let mut bus = ApicBus::new(apics, BusOptions::default());
+    let unreached = Unreached::default();
+    for (dest, count) in [(1, 0), (7, 1), (2, 1)] {
+        let interrupt = Interrupt::from_icr(0x31, dest, true);
+        let done = bus.deliver(Some(0), &interrupt, &unreached, |_, _| {});
+        assert_eq!(done.map(|done| done.handed == 0), Ok(dest == 7));
+        assert_eq!(unreached.0.get(), count, "to {dest}");
+    }
+}
+
+/// Bits of a logical destination beyond the last id are no candidates of the hash.
+#[test]
+fn vector_hashing_counts_ids_of_the_vm_alone() {
+    let apics = (298..301).map(|n| well_formed(n, true, false)).collect();
+    let options = BusOptions {
+        vector_hashing: true,
+        ..BusOptions::default()
+    };
+    let mut bus = ApicBus::new(apics, options);
+    for vector in 0x30u8..0x3c {
+        // Lowest priority, logical: cluster 18 with the ids 298 to 301.
+        let interrupt = Interrupt::from_icr(u32::from(vector) | 0x900, 0x12_3c00, true);
+        let mut reached = Vec::new();
+        let done = bus.deliver(Some(0), &interrupt, &(), |vcpu, _| reached.push(vcpu));
+        assert!(done.is_ok());
+        assert_eq!(reached, [usize::from(vector) % 3]);
+    }
+}
+
+/// The VMCS is written only then.
+#[test]
+fn rvi_says_whether_it_changed() {
+    let mut lapic = Lapic::new(true);
+    assert!(lapic.set_rvi(0x31));
+    assert!(!lapic.set_rvi(0x31));
+    assert!(lapic.set_rvi(0));
+    assert_eq!(lapic.rvi(), 0);
+}
+
+#[test]
+fn an_entry_in_remapped_format_is_no_posted_one() {
+    let remapped = PRESENT_IN_IRTE | 0x31 << 16;
+    assert_eq!(vtd::PostedIrte::decode(remapped), None);
+    assert!(vtd::PostedIrte::decode(remapped | POSTED_IN_IRTE).is_some());
 }

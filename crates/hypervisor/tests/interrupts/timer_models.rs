@@ -524,3 +524,51 @@ fn a_saved_count_is_what_is_left_of_the_period() {
     assert_eq!(period_ns(OneShot, 1000), Some(2_000));
     assert_eq!(period_ns(Periodic, 1000), Some(200_000), "the shortest");
 }
+
+/// On a preempted vCPU the deadline passes unseen: the preemption timer counts in guest mode alone.
+#[test]
+fn a_one_shot_that_expired_unseen_starts_no_other_period_as_the_vcpu_blocks() {
+    let env = TimerEnvironment {
+        pi_inject_timer: false,
+        apicv: true,
+        mwait_in_guest: false,
+        hlt_in_guest: false,
+        hv_shift: Some(5),
+        on_housekeeping_cpu: false,
+        wants_to_run: true,
+    };
+    let mut w = world(TimerPolicy::Off, env, 0);
+    let _ = w.timer.write_tdcr(0b1011, now(0), &env, &());
+    let armed = w.timer.write_tmict(100_000, now(0), &env, &());
+    w.do_all(armed);
+    assert!(w.timer.hv().is_some());
+    w.ns = 150_000;
+    w.block(true);
+    assert_eq!(w.timer.hrtimer_at(), None);
+    assert_eq!(w.interrupts, [150_000]);
+    w.pass(1_000_000);
+    assert_eq!(w.interrupts, [150_000], "while it blocks");
+}
+
+/// APICv may be inhibited between arming and expiry.
+#[test]
+fn the_adaptive_policy_posts_with_apicv_alone() {
+    for apicv in [true, false] {
+        let env = TimerEnvironment {
+            pi_inject_timer: true,
+            apicv,
+            mwait_in_guest: false,
+            hlt_in_guest: false,
+            hv_shift: None,
+            on_housekeeping_cpu: false,
+            wants_to_run: true,
+        };
+        let mut w = world(TimerPolicy::Adaptive, env, 2 << 17);
+        let _ = w.timer.write_tscdeadline(250_000, now(0), &env, &());
+        let fired = w
+            .timer
+            .hrtimer_fired(now(100_000), VcpuMode::InGuest, &env, &());
+        let posts = fired.iter().any(|a| matches!(a, Action::Post { .. }));
+        assert_eq!((posts, w.timer.pending()), (apicv, u32::from(!apicv)));
+    }
+}

@@ -84,6 +84,12 @@ fn the_form_names_so_many() {
     assert_eq!(x2apic(false, u32::MAX).likely_targets(64), 64);
     assert_eq!(xapic(true, 0x13, CLUSTER).likely_targets(64), 2);
     assert_eq!(xapic(false, 0x13, FLAT).likely_targets(64), 1);
+    assert_eq!(xapic(false, 0xff, FLAT).likely_targets(64), 64);
+    let self_in_the_form_of_many = GuestIpi {
+        shorthand: 1,
+        ..x2apic(true, 0x1_00ff)
+    };
+    assert_eq!(self_in_the_form_of_many.likely_targets(64), 1);
 }
 
 struct Vcpu {

@@ -109,6 +109,8 @@ fn a_separate_flag_is_too_late_for_a_cpu_that_left() {
         flag.set_pending(&word, SCHEDULE),
         SetPending::AlreadyPending
     );
+    // No softirq has this number, and none is raised.
+    assert_eq!(flag.set_pending(&word, 32), SetPending::AlreadyPending);
     // Between store and test the target wakes by the store and leaves: an IPI for nothing. The
     // two halves of `set_pending`, with the target's step between them:
     word.take(u32::MAX);

@@ -55,6 +55,21 @@ fn the_adaptive_policy_follows_the_cost() {
     assert!(batched_of_1000(&mut decider, deep) > 900);
 }
 
+/// A broadcast to few is cheap as a whole, and may be dear for each.
+#[test]
+fn the_adaptive_policy_compares_costs_per_target() {
+    let mut decider = BatchDecider::new(BatchPolicy::Adaptive);
+    for (batched, targets, sender_ns) in [(true, 10, 10_000), (false, 1, 2_000)] {
+        decider.learn(&BroadcastCost {
+            batched,
+            targets,
+            sender_ns,
+            targets_ns: 0,
+        });
+    }
+    assert_eq!(decider.averages_ns(), (Some(1_000), Some(2_000)));
+}
+
 #[test]
 fn absurd_costs_do_not_overflow() {
     let mut decider = BatchDecider::new(BatchPolicy::Adaptive);
