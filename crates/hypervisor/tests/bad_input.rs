@@ -321,6 +321,7 @@ fn wrong_weights_and_groups_have_their_errors() {
         let load = (1 << 40) + 1;
         let refused = fair.set_ext_load(group, rq, load);
         assert_eq!(refused, Err(Error::LoadOutOfRange { load, max: 1 << 40 }));
+        fair.set_ext_load(group, rq, 1 << 40).unwrap();
         let below = fair.create_group(Some(group)).unwrap();
         for (g, parent) in [(group, group), (group, below)] {
             let refused = fair.reparent_group(g, Some(parent));

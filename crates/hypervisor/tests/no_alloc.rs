@@ -112,6 +112,30 @@ fn operations_do_not_allocate() {
     }
 }
 
+/// A task that moves on leaves parts of its group. They serve the next CPU.
+#[test]
+fn groups_that_come_back_take_the_memory_they_left() {
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        let mut fair = Fair::new(Config::linux_7_2(16)).unwrap();
+        let rqs = [0; 3].map(|_| fair.create_rq(mode).unwrap());
+        let group = fair.create_group(None).unwrap();
+        fair.extend_group(group, rqs[0]).unwrap();
+        let task = fair.create_task(Attr::default(), Some(group)).unwrap();
+        fair.fork(task, rqs[0], 0).unwrap();
+        let mut there_and_back = || {
+            for rq in &rqs[1..] {
+                fair.extend_group(group, *rq).unwrap();
+            }
+            fair.compact_group(task).unwrap();
+            assert!(fair.group_entity(rqs[1], group).is_err());
+        };
+        there_and_back();
+        let before = ALLOCATIONS.with(Cell::get);
+        (0..1_000).for_each(|_| there_and_back());
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{mode:?}");
+    }
+}
+
 /// What `body` allocates and frees, as under a spinlock with interrupts off.
 fn under_a_spinlock(body: impl FnOnce()) -> (usize, usize) {
     let count = || (ALLOCATIONS.with(Cell::get), FREED.with(Cell::get));

@@ -191,3 +191,17 @@ fn cfs_asks_for_nothing_if_nice_catches_up_with_the_priority() {
     fair.set_nice(running, 6, now).unwrap();
     assert_eq!(resched(&fair, rq), Resched::Now, "5 to 6");
 }
+
+/// The lag of the two is what one got too much and the other too little, and one alone has none.
+#[test]
+fn lag_is_time_due_less_time_received() {
+    let (mut fair, rq, [running, waiting]) = host(config(false));
+    fair.tick(rq, 1_000_000).unwrap();
+    let lags = [running, waiting].map(|task| fair.lag_ns(task).unwrap());
+    assert_eq!(lags, [-500_000, 500_000]);
+    fair.block(rq, Block::Special, 1_000_000).unwrap();
+    fair.pick(rq, 1_000_000).unwrap();
+    fair.tick(rq, 2_000_000).unwrap();
+    let lags = [running, waiting].map(|task| fair.lag_ns(task).unwrap());
+    assert_eq!(lags, [0, 0]);
+}

@@ -89,7 +89,10 @@ mod tests {
         assert_eq!(penalty(1_000, 1_000, false, 2), 2_100);
         assert_eq!(penalty(1_000, 1_000, true, 2), 1_000);
         assert_eq!(penalty(1_000, 50_000, false, 2), 6_000);
+        assert_eq!(penalty(1_000, 50_000, false, 3), 4_000);
         assert_eq!(penalty(1_000, 50_000, false, 5), 2_500);
+        assert_eq!(penalty(1_000, 50_000, false, 8), 2_000);
+        assert_eq!(penalty(1_000, 50_000, false, 12), 1_500);
         assert_eq!(penalty(1_000, 50_000, false, 100), 1_000);
     }
 }

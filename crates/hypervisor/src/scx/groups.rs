@@ -109,3 +109,26 @@ impl Groups {
         weight.max(LEAST_WEIGHT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_with_sleeping_tasks_takes_no_share_at_any_level() {
+        let mut groups = Groups::new();
+        let mut below = |parent| {
+            let group = groups.create(parent);
+            groups.index(Some(group)).unwrap_or(0)
+        };
+        let machine = below(0);
+        let [outer, sibling] = [machine, machine].map(&mut below);
+        let inner = below(outer);
+        groups.add(sibling, 100);
+        let alone = groups.flat_weight(sibling, 100);
+        groups.add(inner, 100);
+        assert_eq!(groups.flat_weight(sibling, 100), alone / 2);
+        groups.remove(inner, 100);
+        assert_eq!(groups.flat_weight(sibling, 100), alone);
+    }
+}
