@@ -112,4 +112,16 @@ mod tests {
         hits.close();
         assert_eq!(hits.unknown, 3);
     }
+
+    #[test]
+    fn vectors_have_the_names_of_linux() {
+        let names = [0xf2, 0xf1, 0xf0, 0xfd].map(vector_name);
+        let of_linux = [
+            "posted_intr",
+            "posted_intr_wakeup",
+            "posted_intr_nested",
+            "reschedule",
+        ];
+        assert_eq!(names, of_linux);
+    }
 }

@@ -422,6 +422,17 @@ mod tests {
         assert_eq!(format!("{:.2}", row.avg_ns / 1000.0), "11596.06");
     }
 
+    #[test]
+    fn the_error_of_the_mean_shrinks_with_samples() {
+        // Mean 200, sample deviation 100: its part by the root of three is 28.87 % of the mean.
+        let mut durations = Durations::default();
+        for ns in [100, 200, 300] {
+            durations.record(ns);
+        }
+        let row = durations.row("*", "hypercall");
+        assert_eq!(format!("{:.2}", row.stddev_percent), "28.87");
+    }
+
     proptest! {
         #[test]
         fn a_bucket_is_within_a_thousandth(value in any::<u64>()) {

@@ -4,6 +4,7 @@ mod build;
 mod exits;
 mod findings;
 mod grouping;
+mod host;
 mod hostile;
 mod latencies;
 mod losses;
