@@ -127,6 +127,8 @@ struct vcpu {
 	bool answered;
 	/* KVM sees its EOIs: none where the hardware completes them (APICv). */
 	bool shows_eoi;
+	/* Paravirtual EOI: KVM sees them at a later exit. */
+	bool defers_eoi;
 	/* The EOI has ended its loan: its next entry gives the slice back. */
 	bool returns;
 	/* Time of the oldest interrupt without an EOI; 0: none. */

@@ -81,6 +81,7 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	self->answered = false;
 	self->returns = false;
 	self->shows_eoi = false;
+	self->defers_eoi = false;
 	self->pending_ns = 0;
 	bpf_map_update_elem(&slot_of_vcpu, &key, &slot, BPF_ANY);
 	task->slot = slot + 1;
@@ -176,6 +177,17 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 		source->answered = true;
 	}
 	self->returns = task->lender && task->lender == source->tid;
+	return 0;
+}
+
+/* kvm_eoi has come before, for the same interrupt. */
+SEC("tp_btf/kvm_pv_eoi")
+int BPF_PROG(on_pv_eoi)
+{
+	struct task_ctx *task = ctx_of(bpf_get_current_task_btf());
+
+	if (task && task->slot)
+		vcpu_at(task->slot - 1)->defers_eoi = true;
 	return 0;
 }
 

@@ -202,7 +202,8 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 	struct cpu_state *cpu = &cpus[here];
 	bool loan = lend;
 	bool may_run_here = may_run(target, here);
-	bool shows_eoi = task->slot && vcpu_at(task->slot - 1)->shows_eoi;
+	struct vcpu *receiver = task->slot ? vcpu_at(task->slot - 1) : NULL;
+	bool shows_eoi = receiver && receiver->shows_eoi && !receiver->defers_eoi;
 	u64 slice = 0;
 	bool timed = false, handed_over;
 

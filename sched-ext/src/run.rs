@@ -247,6 +247,7 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
         open.progs.on_hypercall.set_autoload(false);
         open.progs.on_accept.set_autoload(false);
         open.progs.on_eoi.set_autoload(false);
+        open.progs.on_pv_eoi.set_autoload(false);
     }
     Ok(tracks)
 }
@@ -271,6 +272,7 @@ fn track(skel: &mut ScxStealtimeSkel<'_>) -> Result<Vec<Link>, Box<dyn Error>> {
         skel.progs.on_hypercall.attach()?,
         skel.progs.on_accept.attach()?,
         skel.progs.on_eoi.attach()?,
+        skel.progs.on_pv_eoi.attach()?,
     ])
 }
 

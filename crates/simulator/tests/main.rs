@@ -2,6 +2,7 @@
 
 mod books;
 mod determinism;
+mod eoi;
 mod guests;
 mod quota;
 mod theory;

@@ -12,7 +12,7 @@ use stealtime_hypervisor::lapic_timer::{GuestTsc, LapicTimer, TimerParameters};
 use stealtime_hypervisor::posted_interrupt::{Capabilities, PostedVcpu, SharedVcpu};
 use stealtime_hypervisor::scx;
 
-use super::{Exit, Kvm, Vcpu, VcpuRun, Vm};
+use super::{Eois, Exit, Kvm, Vcpu, VcpuRun, Vm};
 use crate::books::{Answers, RunningBooks};
 use crate::config::{ConfigError, Pinning, VmConfig};
 use crate::fault::Sim;
@@ -247,7 +247,8 @@ fn add_vcpu(
         window: false,
         pv_unhalted: false,
         answered: false,
-        shows_eoi: false,
+        eois: Eois::Unseen,
+        pv_eoi: None,
         parked: false,
         books: RunningBooks::default(),
     });

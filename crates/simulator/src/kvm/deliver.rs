@@ -10,7 +10,7 @@ use stealtime_hypervisor::posted_interrupt::{
 };
 
 use super::exit::{Exit, IpiTo};
-use super::{Kvm, VcpuRun, guest_mode, halt, ipiv, run, spin, tracking};
+use super::{Eois, Kvm, VcpuRun, guest_mode, halt, ipiv, run, spin, tracking};
 use crate::fault::Sim;
 use crate::guest::{DeviceInterrupt, Guests};
 use crate::host::{Body, Flow, Host, Irq, Phase, idle, irq, tick};
@@ -313,15 +313,25 @@ pub(crate) fn emulate_eoi(kvm: &mut Kvm, host: &mut Host<'_>, cpu: CpuNr, vcpu: 
     let vector = v.lapic.eoi(&source);
     let apicid = v.index;
     if let Some(vector) = vector {
-        host.emit(
-            cpu,
-            Kind::KvmEoi {
-                apicid,
-                vector: i32::from(vector),
-            },
-        );
+        let vector = i32::from(vector);
+        host.emit(cpu, Kind::KvmEoi { apicid, vector });
     }
     tracking::track_eoi(kvm, host, vcpu, vector)
+}
+
+/// The guest has ended an interrupt by the flag in its memory (`apic_sync_pv_eoi_from_guest`).
+pub(crate) fn sync_pv_eoi(
+    kvm: &mut Kvm,
+    host: &mut Host<'_>,
+    cpu: CpuNr,
+    vcpu: VcpuNr,
+    ended: u8,
+) -> Sim {
+    let (apicid, vector) = (kvm.vcpus[vcpu].index, i32::from(ended));
+    host.emit(cpu, Kind::KvmEoi { apicid, vector });
+    host.emit(cpu, Kind::KvmPvEoi { apicid, vector });
+    kvm.vcpus[vcpu].eois = Eois::Deferred;
+    tracking::track_eoi(kvm, host, vcpu, Some(ended))
 }
 
 /// A device of the guest interrupts one of its vCPUs.

@@ -1,5 +1,7 @@
 //! A vCPU in guest mode: what the processor does there, and what leaves it.
 
+use core::num::NonZeroU8;
+
 use super::run::{exited, vm_exit};
 use super::{Exit, Kvm, VcpuRun, ipiv};
 use crate::fault::Sim;
@@ -125,10 +127,13 @@ fn leaves_guest(
             Ok(eoi.exits)
         }
         Exit::Eoi if guests.vm(v.vm).cfg.guest.pv_eoi => {
+            // More to come: the hypervisor has not offered to skip the exit.
+            if v.shared.irr.highest().is_some() {
+                return Ok(true);
+            }
             let source = v.posted.source(&v.shared, host.out().mechanisms());
-            v.lapic.eoi(&source);
-            // More to come: the hypervisor did not offer to skip the exit.
-            Ok(v.lapic.has_interrupt(&source).is_some())
+            v.pv_eoi = v.lapic.eoi(&source).and_then(NonZeroU8::new);
+            Ok(false)
         }
         Exit::Hlt => {
             let guest = &guests.vm(v.vm).cfg.guest;
@@ -165,7 +170,7 @@ fn deliver_virtual_irq(
     let vector = if v.shared.apicv() {
         v.lapic.virtual_deliver(&v.shared.irr)
     } else {
-        v.inject.take()
+        v.inject.take().map(NonZeroU8::get)
     };
     let Some(vector) = vector else {
         return false;

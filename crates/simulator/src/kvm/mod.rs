@@ -13,6 +13,7 @@ pub(crate) mod timer;
 pub(crate) mod tracking;
 
 use core::cell::Cell;
+use core::num::NonZeroU8;
 
 use stealtime_hypervisor::directed_yield::ple::PleWindow;
 use stealtime_hypervisor::directed_yield::{DirectedYield, YieldState};
@@ -54,6 +55,17 @@ pub(crate) enum VcpuRun {
     Blocked,
 }
 
+/// How the hypervisor sees a vCPU's EOIs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eois {
+    /// None yet: the hardware completes them (APICv).
+    Unseen,
+    /// As they happen.
+    Shown,
+    /// At a later exit (paravirtual EOI).
+    Deferred,
+}
+
 /// A vCPU.
 #[derive(Debug)]
 pub(crate) struct Vcpu {
@@ -74,7 +86,7 @@ pub(crate) struct Vcpu {
     pub(crate) ple: PleWindow,
     pub(crate) yields: YieldState<Word>,
     /// A vector to be injected at the next entry, without APICv.
-    pub(crate) inject: Option<u8>,
+    pub(crate) inject: Option<NonZeroU8>,
     /// An exit is wanted when the guest can take an interrupt.
     pub(crate) window: bool,
     /// Its VM is stopped, and its thread sleeps until it runs again.
@@ -83,8 +95,9 @@ pub(crate) struct Vcpu {
     pub(crate) pv_unhalted: bool,
     /// All awaited answers have come since the last entry.
     pub(crate) answered: bool,
-    /// The hypervisor has seen an EOI of it: none where the hardware completes them (APICv).
-    pub(crate) shows_eoi: bool,
+    pub(crate) eois: Eois,
+    /// The vector of a paravirtual EOI that the hypervisor has not seen.
+    pub(crate) pv_eoi: Option<NonZeroU8>,
     pub(crate) books: crate::books::RunningBooks,
 }
 

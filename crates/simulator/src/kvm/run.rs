@@ -1,5 +1,7 @@
 //! The run loop (`vcpu_run`, `vcpu_enter_guest`, `vmx_handle_exit`).
 
+use core::num::NonZeroU8;
+
 use stealtime_events::{Kind, VcpuId};
 use stealtime_hypervisor::fair::Resched;
 use stealtime_hypervisor::posted_interrupt::{Entry, Requests, Suppression};
@@ -212,7 +214,7 @@ fn prepare_injection(kvm: &mut Kvm, guests: &Guests, host: &mut Host<'_>, vcpu: 
     }
     let source = v.posted.source(&v.shared, host.out().mechanisms());
     if guests.cpu(vcpu).takes_interrupts() {
-        v.inject = v.lapic.inject(&source);
+        v.inject = v.lapic.inject(&source).and_then(NonZeroU8::new);
         v.window = false;
     } else {
         v.window = v.lapic.has_interrupt(&source).is_some();
@@ -222,7 +224,7 @@ fn prepare_injection(kvm: &mut Kvm, guests: &Guests, host: &mut Host<'_>, vcpu: 
         host.emit(
             cpu,
             Kind::KvmInjVirq {
-                vector: u32::from(vector),
+                vector: u32::from(vector.get()),
                 soft: false,
                 reinjected: false,
             },
@@ -299,6 +301,9 @@ pub(crate) fn exited(
         return Ok(Flow::Wait);
     }
     leave_guest_mode(kvm, host, cpu, vcpu);
+    if let Some(vector) = kvm.vcpus[vcpu].pv_eoi.take() {
+        deliver::sync_pv_eoi(kvm, host, cpu, vcpu, vector.get())?;
+    }
     kvm.vcpus[vcpu].run = VcpuRun::Handling;
     let task = kvm.vcpus[vcpu].task;
     // The handler is preemptible: it is work of the thread, which interrupts may stop. 0 would be

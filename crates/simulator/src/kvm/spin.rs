@@ -9,7 +9,7 @@ use stealtime_hypervisor::ipi_tracking::IpiContext;
 use stealtime_hypervisor::posted_interrupt::Requests;
 use stealtime_hypervisor::scx::Awaits;
 
-use super::{Kvm, VcpuRun, Word, tracking};
+use super::{Eois, Kvm, VcpuRun, Word, tracking};
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
 use crate::host::{Body, Flow, Host, TaskState, poll};
@@ -109,7 +109,7 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
             Awaits::Receiver {
                 task: host.tasks()[receiver.task].fair,
                 sent_ns: answers.sent_ns(),
-                shows_eoi: receiver.shows_eoi,
+                shows_eoi: receiver.eois == Eois::Shown,
             }
         }
         None if answers.has_sent(window_ns, host.now()) => Awaits::Nothing,

@@ -8,7 +8,7 @@ use stealtime_hypervisor::ipi_tracking::{
 };
 use stealtime_hypervisor::scx::{Answers, Receiver};
 
-use super::Kvm;
+use super::{Eois, Kvm};
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
 use crate::host::{Host, class};
@@ -62,8 +62,10 @@ pub(crate) fn track_eoi(
     vcpu: VcpuNr,
     vector: Option<u8>,
 ) -> Sim {
-    kvm.vcpus[vcpu].shows_eoi = true;
-    let v = &kvm.vcpus[vcpu];
+    let v = &mut kvm.vcpus[vcpu];
+    if v.eois == Eois::Unseen {
+        v.eois = Eois::Shown;
+    }
     let (vm, index, receiver) = (v.vm, v.index, v.task);
     let contexts = &kvm.vms[vm].ipi_contexts;
     if !contexts.is_empty() {

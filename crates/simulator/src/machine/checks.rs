@@ -406,7 +406,7 @@ impl Checks {
             pending.insert(vector);
         }
         if let Some(vector) = v.inject {
-            pending.insert(vector);
+            pending.insert(vector.get());
         }
         let outstanding: Vec<(u8, u64)> = v.books.outstanding().collect();
         let mut oldest = u64::MAX;

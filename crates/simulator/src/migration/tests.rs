@@ -145,7 +145,8 @@ fn records_of_ipis_stay_behind() {
         if !migrates {
             vm.migration = None;
         }
-        config.knobs.kvm.enable_apicv = false;
+        // KVM sees the IPIs, and no EOI.
+        config.knobs.kvm.enable_ipiv = false;
         config.knobs.kvm.directed_yield.ipi.ipi_tracking_enabled = true;
         let mut recipe = |_: &VmConfig, guest: &mut GuestBuilder| {
             for n in 0..2 {
