@@ -131,8 +131,8 @@ pub enum Awaits {
         task: TaskId,
         /// Time of the IPI, in ns.
         sent_ns: u64,
-        /// Whether KVM sees its EOIs as they happen: not with APICv, where the hardware completes them, nor
-        /// with `KVM_FEATURE_PV_EOI`, where it sees them at a later exit.
+        /// Whether KVM sees its EOIs as they happen. With APICv the hardware completes them. With
+        /// `KVM_FEATURE_PV_EOI` KVM sees them at a later exit.
         shows_eoi: bool,
     },
 }
