@@ -15,9 +15,7 @@ const HOSTILE: &str = "a.b=\"<q>\"\n}\u{1b}[31m";
 const QUOTED: &str = r#""a.b=\"<q>\"\n}\u001b[31m""#;
 
 fn recording() -> String {
-    let folder = std::env::var("STEALTIME_TRACES").unwrap_or_else(|_| {
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces").to_owned()
-    });
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
     format!("{folder}/{HACKBENCH}")
 }
 
