@@ -104,16 +104,27 @@ pub(super) const IPI_PAIRS: Workload = Workload {
     name: "ipi-pairs",
     about: "even vCPUs that call a function on the next one and wait for it, over and over, while \
         odd ones compute. A call is an operation and a latency; a lone vCPU computes",
-    params: &[ParamDoc {
-        name: "think_ns",
-        default: 50_000,
-        min: 0,
-        max: 1_000_000_000,
-        unit: "ns",
-        about: "mean computing between two calls (estimate: a guest that changes page tables often)",
-    }],
+    params: &[
+        ParamDoc {
+            name: "think_ns",
+            default: 50_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "mean computing between two calls (estimate: a guest that changes page tables often)",
+        },
+        ParamDoc {
+            name: "in_kernel",
+            default: 0,
+            min: 0,
+            max: 1,
+            unit: "",
+            about: "1: odd vCPUs compute in the kernel. Without APICv KVM passes over a vCPU that is preempted in \
+                user mode, even if an interrupt of it is pending",
+        },
+    ],
     build: |params, guest| {
-        let think = params.get("think_ns");
+        let (think, in_kernel) = (params.get("think_ns"), params.get("in_kernel") == 1);
         for vcpu in 0..guest.vcpus() {
             let partner = vcpu + 1;
             let (is_caller, is_alone) =
@@ -121,7 +132,7 @@ pub(super) const IPI_PAIRS: Workload = Workload {
             guest.spawn(&format!("pair/{vcpu}"), Some(vcpu), |thread| async move {
                 match is_caller {
                     true => caller(thread, partner, think).await,
-                    false => computes(thread, is_alone).await,
+                    false => computes(thread, is_alone, in_kernel).await,
                 }
             })?;
         }
@@ -139,10 +150,13 @@ async fn caller(mut thread: Thread, partner: u32, think: u64) {
     }
 }
 
-async fn computes(mut thread: Thread, counts: bool) {
+async fn computes(mut thread: Thread, counts: bool, in_kernel: bool) {
     loop {
         let chunk = thread.random.around(1_000_000, 50);
-        thread.compute(chunk).await;
+        match in_kernel {
+            true => thread.kernel(chunk).await,
+            false => thread.compute(chunk).await,
+        };
         thread.done(u64::from(counts));
     }
 }
