@@ -27,7 +27,7 @@ fn trace(name: &str) -> PathBuf {
 /// From [`traces`].
 const HACKBENCH: &str = "svm-hackbench-cyclictest-hog/trace.dat.zst";
 
-fn hackbench() -> PathBuf {
+pub(crate) fn hackbench() -> PathBuf {
     trace(HACKBENCH)
 }
 

@@ -5,19 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::command::hackbench;
 use crate::common::{run, stealtime};
 
-/// Two VMs, on a kernel that the file names.
-const HACKBENCH: &str = "svm-hackbench-cyclictest-hog/trace.dat.zst";
 /// Signs of grammars, of HTML and of a terminal.
 const HOSTILE: &str = "a.b=\"<q>\"\n}\u{1b}[31m";
 /// As names of knobs have it.
 const QUOTED: &str = r#""a.b=\"<q>\"\n}\u001b[31m""#;
-
-fn recording() -> String {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
-    format!("{folder}/{HACKBENCH}")
-}
 
 fn output(arguments: &[&str]) -> String {
     let (status, out, error) = run(&mut stealtime(arguments));
@@ -47,7 +41,8 @@ struct Host {
 
 impl Host {
     fn new(names: &[&str]) -> Self {
-        let recording = recording();
+        // Two VMs, on a kernel that the file names.
+        let recording = hackbench().to_str().expect("UTF-8").to_owned();
         let answers = output(&["analyze", &recording, "--json"]);
         let answers: Value = serde_json::from_str(&answers).expect("JSON");
         let uname = answers["source"]["uname"].as_str().expect("a uname");

@@ -26,6 +26,19 @@ fn now(ns: i64) -> Now {
     }
 }
 
+/// APICv, and timers that are not posted.
+pub(crate) fn not_posted(hv_shift: Option<u32>) -> TimerEnvironment {
+    TimerEnvironment {
+        pi_inject_timer: false,
+        apicv: true,
+        mwait_in_guest: false,
+        hlt_in_guest: false,
+        hv_shift,
+        on_housekeeping_cpu: false,
+        wants_to_run: true,
+    }
+}
+
 fn environment() -> impl Strategy<Value = TimerEnvironment> {
     let shift = prop_oneof![Just(None), Just(Some(5)), Just(Some(0))];
     (any::<[bool; 6]>(), shift).prop_map(|(b, hv_shift)| TimerEnvironment {
@@ -309,15 +322,7 @@ fn far_deadline_wraps_upstream_and_does_not_here() {
 #[test]
 fn a_deadline_follows_the_guests_tsc_when_that_is_written() {
     for hv_shift in [None, Some(5)] {
-        let env = TimerEnvironment {
-            pi_inject_timer: false,
-            apicv: true,
-            mwait_in_guest: false,
-            hlt_in_guest: false,
-            hv_shift,
-            on_housekeeping_cpu: false,
-            wants_to_run: true,
-        };
+        let env = not_posted(hv_shift);
         let mut w = world(TimerPolicy::Off, env, 2 << 17);
         let cycles = |ns: u64| ns / 2 * 5;
         let armed = w
@@ -528,15 +533,7 @@ fn a_saved_count_is_what_is_left_of_the_period() {
 /// On a preempted vCPU the deadline passes unseen: the preemption timer counts in guest mode alone.
 #[test]
 fn a_one_shot_that_expired_unseen_starts_no_other_period_as_the_vcpu_blocks() {
-    let env = TimerEnvironment {
-        pi_inject_timer: false,
-        apicv: true,
-        mwait_in_guest: false,
-        hlt_in_guest: false,
-        hv_shift: Some(5),
-        on_housekeeping_cpu: false,
-        wants_to_run: true,
-    };
+    let env = not_posted(Some(5));
     let mut w = world(TimerPolicy::Off, env, 0);
     let _ = w.timer.write_tdcr(0b1011, now(0), &env, &());
     let armed = w.timer.write_tmict(100_000, now(0), &env, &());

@@ -5,22 +5,12 @@ use stealtime_hypervisor::lapic_timer::{
     Action, Actions, GuestTsc, LapicTimer, Now, TimerEnvironment, TimerParameters, TimerPolicy,
 };
 
+use crate::timer_models::not_posted;
+
 const KHZ: u32 = 2_500_000;
 const LVT_ONE_SHOT: u32 = 0xec;
 const LVT_PERIODIC: u32 = 1 << 17 | 0xec;
 const DIVIDE_BY_1: u32 = 0b1011;
-
-fn env(hv_shift: Option<u32>) -> TimerEnvironment {
-    TimerEnvironment {
-        pi_inject_timer: false,
-        apicv: true,
-        mwait_in_guest: false,
-        hlt_in_guest: false,
-        hv_shift,
-        on_housekeeping_cpu: false,
-        wants_to_run: true,
-    }
-}
 
 fn us(us: u64) -> Now {
     Now {
@@ -41,7 +31,7 @@ fn timer(lvt: u32, advance: bool) -> LapicTimer {
     };
     let mut timer = LapicTimer::new(parameters, tsc(KHZ, GuestTsc::NEUTRAL, 0));
     let _ = timer.write_lvt(lvt);
-    let _ = timer.write_tdcr(DIVIDE_BY_1, us(0), &env(None), &());
+    let _ = timer.write_tdcr(DIVIDE_BY_1, us(0), &not_posted(None), &());
     timer
 }
 
@@ -69,7 +59,7 @@ fn interrupts(timer: &mut LapicTimer, env: &TimerEnvironment, end: u64) -> Vec<u
 /// Arms a count of 1 ms, changes the TSC at 200 us, blocks and runs again, so that the preemption
 /// timer is armed anew; when interrupts come within 3.5 ms.
 fn after_a_change(lvt: u32, to: GuestTsc, upstream: bool) -> Vec<u64> {
-    let env = env(Some(5));
+    let env = not_posted(Some(5));
     let mut timer = timer(lvt, false);
     let _ = timer.write_tmict(1_000_000, us(0), &env, &());
     assert!(timer.hv().is_some());
@@ -115,7 +105,7 @@ fn upstream_is_off_by_the_whole_change() {
 
 #[test]
 fn a_count_that_is_over_stays_over() {
-    let env = env(Some(5));
+    let env = not_posted(Some(5));
     let mut timer = timer(LVT_ONE_SHOT, false);
     let _ = timer.write_tmict(1_000_000, us(0), &env, &());
     assert_eq!(interrupts(&mut timer, &env, 2_000), [1000]);
@@ -132,7 +122,7 @@ fn a_count_that_is_over_stays_over() {
 #[test]
 fn an_expired_count_is_waited_for_on_the_preemption_timer_only() {
     for lvt in [LVT_ONE_SHOT, LVT_PERIODIC] {
-        let hv = env(Some(5));
+        let hv = not_posted(Some(5));
         let mut on_hv = timer(lvt, true);
         let _ = on_hv.write_tmict(1_000_000, us(0), &hv, &());
         // In advance by 1 us.
@@ -143,7 +133,7 @@ fn an_expired_count_is_waited_for_on_the_preemption_timer_only() {
         assert_eq!(spin, Spin::Cycles(875 * 5 / 2), "{lvt:#x}");
         assert_eq!(on_hv.advance_ns(), 875);
 
-        let sw = env(None);
+        let sw = not_posted(None);
         let mut on_hrtimer = timer(lvt, true);
         let _ = on_hrtimer.write_tmict(1_000_000, us(0), &sw, &());
         assert_eq!(on_hrtimer.hrtimer_at(), Some(1_000_000));
@@ -157,7 +147,7 @@ fn an_expired_count_is_waited_for_on_the_preemption_timer_only() {
 
 #[test]
 fn a_jump_of_the_tsc_is_no_measure_of_the_advance() {
-    let env = env(Some(5));
+    let env = not_posted(Some(5));
     for upstream in [false, true] {
         let mut timer = timer(2 << 17 | 0xec, true);
         let _ = timer.write_tscdeadline(1_000 * 2500, us(0), &env, &());
@@ -193,7 +183,7 @@ fn svm_ratios_are_exact() {
             );
         }
         // 1 ms of the guest's TSC is 1 ms of the host's time.
-        let env = env(None);
+        let env = not_posted(None);
         let mut timer = LapicTimer::new(TimerParameters::default(), tsc);
         let _ = timer.write_lvt(2 << 17 | 0xec);
         let at = us(500);
