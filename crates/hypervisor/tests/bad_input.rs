@@ -303,11 +303,14 @@ fn wrong_tasks_and_times_have_their_errors() {
         assert_eq!(fair.tick(rq, 999), Err(back));
         assert_eq!(fair.pick(rq, 999), Err(back));
         assert_eq!(fair.set_shares(group, 2048, 999), Err(back));
-        let late = fair.tick(rq, 1_000 + (1 << 36) + 1);
-        assert!(
-            matches!(late, Err(Error::TooLongUnaccounted { .. })),
-            "{late:?}"
-        );
+        // A sleeping task is on no run queue: a change of it reads no clock and sets none.
+        for now_ns in [999, 2_000] {
+            assert_eq!(fair.set_nice(sleeps, 3, now_ns), Ok(()));
+            assert_eq!(fair.clock(rq), Ok(1_000));
+        }
+        let (ran_ns, max_ns) = ((1 << 36) + 1, 1 << 36);
+        let late = Error::TooLongUnaccounted { rq, ran_ns, max_ns };
+        assert_eq!(fair.tick(rq, 1_000 + ran_ns), Err(late));
         fair.tick(rq, 1_000 + (1 << 36)).unwrap();
         assert!(fair.consistent(rq));
     }

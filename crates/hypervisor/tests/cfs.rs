@@ -241,3 +241,71 @@ fn a_preempted_task_goes_on_unless_its_group_was_preempted() {
     assert!(picked.is_some());
     assert_ne!(picked, preempted);
 }
+
+/// `NEXT_BUDDY`: a waking task that preempts nothing becomes the buddy of a queue with as many tasks as the
+/// latency holds for, 8. A new task does not.
+#[test]
+fn waking_tasks_are_nominated_in_a_long_queue() {
+    let attr = Attr {
+        policy: Policy::Batch,
+        ..Attr::default()
+    };
+    for (others, is_long) in [(6, false), (7, true)] {
+        let mut config = config(1);
+        config.features = config.features.with(Feature::NextBuddy);
+        let mut fair = Fair::new(config).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let new = |fair: &mut Fair| {
+            let task = fair.create_task(attr, None).unwrap();
+            fair.fork(task, rq, 0).unwrap();
+            task
+        };
+        let sleeper = new(&mut fair);
+        fair.pick(rq, 0).unwrap();
+        fair.block(rq, Block::Sleep, 0).unwrap();
+        assert_eq!(fair.pick(rq, 0).unwrap().task, None);
+        for _ in 0..others {
+            new(&mut fair);
+            fair.pick(rq, 0).unwrap();
+        }
+        assert_eq!(fair.queue(rq, None).unwrap().next, None);
+        fair.wake(sleeper, rq, 0).unwrap();
+        let nominated = fair.queue(rq, None).unwrap().next;
+        assert_eq!(nominated.is_some(), is_long, "{others}");
+        for _ in 0..3 {
+            new(&mut fair);
+            assert_eq!(fair.queue(rq, None).unwrap().next, nominated, "{others}");
+        }
+    }
+}
+
+/// `check_preempt_wakeup`: an idle group does not preempt a task of another group, however far it is behind.
+#[test]
+fn an_idle_group_preempts_no_other_one() {
+    for is_idle in [false, true] {
+        let mut fair = Fair::new(config(1)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let group = fair.create_group(None).unwrap();
+        fair.extend_group(group, rq).unwrap();
+        fair.set_idle(group, is_idle, 0).unwrap();
+        let batch = Attr {
+            policy: Policy::Batch,
+            ..Attr::default()
+        };
+        let sleeper = fair.create_task(Attr::default(), Some(group)).unwrap();
+        let running = fair.create_task(Attr::default(), None).unwrap();
+        // A group that stays on the queue keeps its virtual time as its sleeper wakes.
+        let waiting = fair.create_task(batch, Some(group)).unwrap();
+        fair.fork(sleeper, rq, 0).unwrap();
+        fair.pick(rq, 0).unwrap();
+        fair.block(rq, Block::Sleep, 10_000).unwrap();
+        fair.pick(rq, 10_000).unwrap();
+        fair.fork(running, rq, 10_000).unwrap();
+        assert_eq!(fair.pick(rq, 10_000).unwrap().task, Some(running));
+        fair.fork(waiting, rq, 10_000).unwrap();
+        assert_eq!(fair.pending(rq).unwrap().resched, Resched::None);
+        // By the weight of an idle group, 3, the granularity of 1 ms is 341 ms of virtual time.
+        let woken = fair.wake(sleeper, rq, 500_000_000).unwrap();
+        assert_eq!(woken.resched == Resched::Now, !is_idle);
+    }
+}

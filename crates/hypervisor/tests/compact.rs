@@ -203,3 +203,18 @@ fn a_part_with_a_larger_load_is_not_folded() {
         assert_eq!(fair.queue(rq, Some(group)).is_err(), folds, "{cpus} CPUs");
     }
 }
+
+/// [`Fair::extend_for`] makes a part on the CPU that a task moves to, while the task is still on another one.
+#[test]
+fn a_part_is_made_where_a_task_moves_to() {
+    let mut fair = Fair::new(Config::linux_7_2(16)).unwrap();
+    let rqs = [(); 2].map(|()| fair.create_rq(PickMode::Hierarchical).unwrap());
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rqs[0]).unwrap();
+    let task = fair.create_task(Attr::default(), Some(group)).unwrap();
+    fair.fork(task, rqs[0], 0).unwrap();
+    for (rq, has_part) in [(rqs[0], false), (rqs[1], true)] {
+        fair.extend_for(task, rq).unwrap();
+        assert_eq!(fair.queue(rqs[1], Some(group)).is_ok(), has_part);
+    }
+}

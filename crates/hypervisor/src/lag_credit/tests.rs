@@ -528,3 +528,33 @@ fn the_last_target_pays_less_if_it_yields_back_at_once() {
         assert_eq!(paid - target == after_ns, is_less, "{paid} {target}");
     }
 }
+
+/// A yield back to the last yielder alone costs less. Another target costs the distance and a slice.
+#[test]
+fn a_yield_of_the_last_target_to_a_third_task_costs_the_whole_penalty() {
+    let mut config = with_credit();
+    config.lag_credit = LagCredit {
+        rate_limit: RateLimit::Fixed { interval_ns: 0 },
+        ..LagCredit::SERIES_V2
+    };
+    let mut fair = Fair::new(config).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let tasks = [0; 3].map(|_| {
+        let task = fair.create_task(Attr::default(), None).unwrap();
+        fair.fork(task, rq, 0).unwrap();
+        task
+    });
+    let ahead = fair.pick(rq, 0).unwrap().task.unwrap();
+    fair.tick(rq, 5_000_000).unwrap();
+    let yielder = fair.pick(rq, 5_000_000).unwrap().task.unwrap();
+    let target = *tasks
+        .iter()
+        .find(|task| ![ahead, yielder].contains(task))
+        .unwrap();
+    fair.yield_to(rq, target, 5_100_000).unwrap();
+    assert_eq!(fair.pick(rq, 5_100_000).unwrap().task, Some(target));
+    fair.yield_to(rq, ahead, 5_200_000).unwrap();
+    let [paid, reached] = [target, ahead].map(|task| fair.view(task).unwrap().entity.vruntime);
+    let gran_ns = fair.config().base_slice_ns;
+    assert!(paid - reached >= gran_ns, "{paid} {reached}");
+}
