@@ -247,6 +247,7 @@ mod tests {
     fn a_record_lasts_for_the_window() {
         let contexts = contexts();
         send(&contexts, 3, &[0], 0x41, 1_000);
+        assert_eq!(contexts[3].sent_ns(), 1_000);
         assert_eq!(due(&contexts, 3, 1_000 + WINDOW_NS), [0]);
         assert_eq!(due(&contexts, 3, 1_001 + WINDOW_NS), []);
         assert_eq!(due(&contexts, 3, 999), []);

@@ -301,3 +301,31 @@ proptest! {
         prop_assert!(off_ns <= bound, "{} > {}", off_ns, bound);
     }
 }
+
+/// The page of a scaled guest is off by the cut of its frequency, 1000 ppb, and by a multiplier of 32 bits.
+/// Two readings of 2 ns come on top.
+#[test]
+fn the_drift_of_a_page_is_as_long_as_its_master_clock_is_old() {
+    for (age_ns, drift_ns) in [
+        (0, 1),
+        (SECOND, 1_000 + 1),
+        ((1 << 31) - 1, 2_148 + 1),
+        (1 << 31, 2_148 + 2),
+        (10 * SECOND, 10_000 + 5),
+    ] {
+        let side = Side {
+            clock: KvmClockData {
+                flags: KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC,
+                ..KvmClockData::default()
+            },
+            format: RatioFormat::VMX,
+            ratio: RatioFormat::VMX.ratio(1_000_001, 2_000_000).unwrap(),
+        };
+        let known = Uncertainty {
+            master_clock_age_ns: age_ns,
+            ..Uncertainty::default()
+        };
+        let moved = by_offsets(&side, &side, 1_000_001, &known).unwrap();
+        assert_eq!(moved.account.kvmclock_against_real_ns, drift_ns + 4);
+    }
+}

@@ -213,3 +213,26 @@ fn r9_mode_is_released_so_that_its_reader_sees_the_present_apicv_state() {
         assert_eq!(entry[0], Access::Release(mode), "{policy:?} {entry:?}");
     }
 }
+
+/// With SN set, only the policies of the series clear an ON that is clear: one more locked operation.
+#[test]
+fn a_clear_on_is_cleared_by_the_policies_of_the_series_alone() {
+    for (policy, clears) in [
+        (Suppression::AsPostedV1, true),
+        (Suppression::AsPostedV3, true),
+        (Suppression::Corrected, false),
+    ] {
+        let mut rig = rig(policy);
+        rig.shared.desc.set_sn();
+        rig.shared.desc.test_and_set_pir(50);
+        let shared = rig.shared.clone();
+        let log = log_in(&shared, || {
+            assert_eq!(rig.own.sync(&rig.shared, &mut rig.lapic, &()), Some(50));
+        });
+        assert_eq!(
+            log.contains(&Access::Rmw(CONTROL)),
+            clears,
+            "{policy:?} {log:?}"
+        );
+    }
+}

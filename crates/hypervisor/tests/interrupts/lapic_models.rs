@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::lapic::{
     Apic, ApicBus, ApicMode, BusOptions, DeliveryMode, DestinationMap, IllegalVector, Interrupt,
-    Irr, Lapic, NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
+    Irr, Lapic, LogicalMode, NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
 };
 use stealtime_hypervisor::posted_interrupt::ipi_virtualization::{
     ExitReason, PidPointerTable, Route,
@@ -502,6 +502,9 @@ fn only_pending_requests_are_taken() {
     vcpu.request(both);
     assert_eq!(vcpu.take(others), Requests::EVENT);
     assert_eq!(vcpu.requests(), Requests::UNBLOCK);
+    vcpu.request(Requests::MIGRATE_TIMER);
+    assert_eq!(vcpu.take(both), Requests::UNBLOCK);
+    assert_eq!(vcpu.requests(), Requests(1 << 3));
 }
 
 #[test]
@@ -555,6 +558,31 @@ fn an_id_beyond_8_bits_is_mapped_in_xapic_mode_too() {
     let map = map.unwrap();
     let found = [3, 2, 4, 0x102, 0x104, 0x103].map(|id| map.physical(id));
     assert_eq!(found, [Some(0), Some(1), Some(2), Some(1), Some(2), None]);
+}
+
+/// `kvm_recalculate_logical_map`: a LAPIC that software has disabled has no place in the map. The others need
+/// not agree with its format.
+#[test]
+fn a_disabled_lapic_has_no_logical_destination() {
+    let apic = |vcpu_id: u32, sw_enabled, dfr| Apic {
+        vcpu_id,
+        mode: ApicMode::Xapic,
+        sw_enabled,
+        id: vcpu_id << 24,
+        ldr: 1 << (24 + vcpu_id),
+        dfr,
+        arb_prio: 0,
+    };
+    let (flat, cluster) = (u32::MAX, u32::MAX >> 4);
+    for (sw_enabled, mode) in [
+        (false, LogicalMode::XapicFlat),
+        (true, LogicalMode::MapDisabled),
+    ] {
+        let apics = [apic(0, true, flat), apic(1, sw_enabled, cluster)];
+        let (map, inhibit) = DestinationMap::build(&apics, false);
+        assert_eq!(map.unwrap().logical_mode(), mode);
+        assert_eq!(inhibit.logical_id_aliased, sw_enabled);
+    }
 }
 
 /// Counts the interrupts that no LAPIC gets.

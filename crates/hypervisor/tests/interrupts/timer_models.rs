@@ -491,6 +491,7 @@ fn each_policy_has_its_rule() {
 fn a_bus_cycle_is_as_long_as_it_is_set() {
     assert_eq!(BusCycle::new(40).unwrap().ns(), 40);
     assert_eq!(BusCycle::default().ns(), 1);
+    assert_eq!(BusCycle::MAX_NS, 1 << 25);
 }
 
 /// `set_target_expiration` with a count that was saved: what is left of 1 ms at 2 ns a count.

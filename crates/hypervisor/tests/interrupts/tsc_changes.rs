@@ -197,3 +197,13 @@ fn svm_ratios_are_exact() {
         assert_eq!(refused, Err(InvalidTsc { khz: KHZ, ratio }));
     }
 }
+
+/// An entry without an expired deadline measures no advance, also where the guest TSC is next to 0.
+#[test]
+fn an_entry_without_an_expired_deadline_adapts_nothing() {
+    let mut timer = timer(2 << 17 | 0xec, true);
+    for host_tsc in [5_000, 5_000u64.wrapping_neg()] {
+        assert_eq!(timer.wait_at_entry(host_tsc, true, &()), Spin::None);
+        assert_eq!(timer.advance_ns(), 1_000);
+    }
+}
