@@ -111,17 +111,29 @@ mod tests {
         hits.exit(None);
         hits.close();
         assert_eq!(hits.unknown, 3);
+        hits.exit(None);
+        hits.device();
+        assert_eq!((hits.devices, hits.total()), (1, 2 + 3 + 1));
     }
 
     #[test]
     fn vectors_have_the_names_of_linux() {
-        let names = [0xf2, 0xf1, 0xf0, 0xfd].map(vector_name);
-        let of_linux = [
-            "posted_intr",
-            "posted_intr_wakeup",
-            "posted_intr_nested",
-            "reschedule",
-        ];
-        assert_eq!(names, of_linux);
+        for (vector, name) in [
+            (0x1f, "exception"),
+            (0x20, "device"),
+            (0xeb, "posted_msi_notification"),
+            (0xec, "local_timer"),
+            (0xed, "system"),
+            (0xf0, "posted_intr_nested"),
+            (0xf1, "posted_intr_wakeup"),
+            (0xf2, "posted_intr"),
+            (0xf6, "irq_work"),
+            (0xfb, "call_function_single"),
+            (0xfc, "call_function"),
+            (0xfd, "reschedule"),
+            (0xff, "system"),
+        ] {
+            assert_eq!(vector_name(vector), name, "{vector:#x}");
+        }
     }
 }

@@ -204,6 +204,7 @@ mod tests {
         assert_eq!(window.clip(0, 50, 2), 0);
         assert_eq!(window.clip(0, 1000, 1), 0);
         assert!(window.has(110, 2) && !window.has(120, 2) && !window.has(110, 9));
+        assert_eq!([0, 115, 1000].map(|now| window.length(now)), [0, 5, 10]);
     }
 
     #[test]

@@ -268,6 +268,10 @@ mod tests {
             series.at_width(BUCKET_SHIFT, 3),
             [548_576, 1_048_576, 902_848]
         );
+        assert_eq!(
+            series.at_width(BUCKET_SHIFT + 1, 2),
+            [548_576 + 1_048_576, 902_848]
+        );
         series.add(10_000_000_000, 10_000_000_100);
         series.close();
         let shift = series.shift();

@@ -145,6 +145,41 @@ fn registers_and_ports_are_timed_to_the_entry() {
 }
 
 #[test]
+fn registers_are_those_of_the_selected_vms_and_vcpus() {
+    let mut trace = Trace::new(&[]);
+    for (cpu, tid, vcpu) in [(0, 7, 0), (1, 8, 1), (2, 9, 0)] {
+        let access = Kind::KvmMsr {
+            write: true,
+            exception: false,
+            ecx: 0x10 + u32::from(cpu),
+            data: 1,
+        };
+        trace
+            .entry(100, cpu, tid, vcpu)
+            .exit(200, cpu, tid, vcpu, MSR_WRITE)
+            .add(210, cpu, tid, access)
+            .entry(250, cpu, tid, vcpu);
+    }
+    let registers = |vms: &[&str], vcpus: &[u32]| {
+        let selection = Selection {
+            vms: vms.iter().map(|vm| (*vm).to_owned()).collect(),
+            vcpus: vcpus.to_vec(),
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        let rows = answers.msr.iter().map(|row| row.reason.clone());
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(registers(&["vm0"], &[]), ["0x10:W", "0x11:W"]);
+    assert_eq!(registers(&["vm1"], &[]), ["0x12:W"]);
+    assert_eq!(registers(&[], &[0]), ["0x10:W", "0x12:W"]);
+    assert_eq!(registers(&["vm0"], &[1]), ["0x11:W"]);
+}
+
+#[test]
 fn an_exit_belongs_to_the_window_in_which_it_ends() {
     let trace = two_exits();
     let select = |from_ns, to_ns| {

@@ -98,6 +98,14 @@ fn vcpus_stacked_while_another_cpu_is_idle() {
         "4.000 ms of waiting for vCPUs of the same VM, 50.0 % of the host's CPU time idle"
     );
     assert_eq!(shares(31), None, "CPU 1 is busy");
+    let mut others = one();
+    others.entry(0, 0, 7, 0).switch(0, 1, 32, 0, SLEEPS);
+    others
+        .exit(4 * MS, 0, 7, 0, EPT)
+        .switch(5 * MS, 0, 7, 32, PREEMPTED)
+        .switch(9 * MS, 0, 32, 7, SLEEPS);
+    assert!(found(&others, "steal").is_some());
+    assert_eq!(found(&others, "vcpus_stacked"), None, "another task runs");
 }
 
 #[test]
@@ -174,8 +182,8 @@ fn polls_wasted_if_most_are() {
     assert_eq!(found(&halts(0, 99), "polls_wasted"), None, "too few to say");
 }
 
-/// So many PAUSE exits, every second of them switched away to the other vCPU.
-fn pauses(count: u64, yields: bool) -> Trace {
+/// So many PAUSE exits, each of this many switched away to the other vCPU; 0: none.
+fn pauses(count: u64, each: u64) -> Trace {
     let mut trace = pair();
     trace
         .entry(0, 1, 8, 1)
@@ -183,7 +191,7 @@ fn pauses(count: u64, yields: bool) -> Trace {
         .switch(2, 1, 8, 0, SLEEPS);
     for at in (0..count).map(|exit| 10 + 100 * exit) {
         trace.entry(at, 0, 7, 0).exit(at + 50, 0, 7, 0, PAUSE);
-        if yields && at % 200 == 10 {
+        if each > 0 && at % (100 * each) == 10 {
             trace
                 .switch(at + 60, 0, 7, 8, RUNNABLE)
                 .switch(at + 70, 0, 8, 7, SLEEPS);
@@ -194,7 +202,7 @@ fn pauses(count: u64, yields: bool) -> Trace {
 
 #[test]
 fn spinning_with_what_became_of_it() {
-    let few = found(&pauses(100, false), "spinning").expect("a hundred");
+    let few = found(&pauses(100, 0), "spinning").expect("a hundred");
     // After the first PAUSE exit 99 times 50 ns outside and 50 ns in the guest: 9900 of 9960 ns of
     // one vCPU and 2 ns of the other.
     assert!(few.what.contains("spin for 99.3 % of"), "{}", few.what);
@@ -207,13 +215,17 @@ fn spinning_with_what_became_of_it() {
         "{}",
         few.next
     );
-    let reached = found(&pauses(100, true), "spinning").expect("a hundred");
+    let reached = found(&pauses(100, 2), "spinning").expect("a hundred");
     assert_eq!(
         reached.evidence,
         "100 PAUSE exits, 50 switched to a vCPU of the same VM, 0 elsewhere"
     );
     assert!(reached.next.starts_with("Yields reach"), "{}", reached.next);
-    assert_eq!(found(&pauses(99, false), "spinning"), None);
+    for (each, next) in [(4, "Yields reach"), (5, "Few PAUSE exits reach")] {
+        let spins = found(&pauses(100, each), "spinning").expect("a hundred");
+        assert!(spins.next.starts_with(next), "{each}: {}", spins.next);
+    }
+    assert_eq!(found(&pauses(99, 0), "spinning"), None);
 }
 
 /// Exits of VMX, each 1 us after 9 us in the guest.
@@ -514,6 +526,13 @@ fn a_guest_that_switches_its_kvmclock_off() {
     assert_eq!(wrote(&[(0, 0x3001), (1, 0)]), None);
     assert_eq!(wrote(&[]), None);
     assert_eq!(wrote(&[(0, 0), (0, 0x3001)]), None);
+    // `MSR_KVM_ASYNC_PF_EN` is another register.
+    let mut other = one();
+    other
+        .entry(10, 0, 7, 0)
+        .add(100, 0, 7, msr(0x4b56_4d01, 0x3001))
+        .add(101, 0, 7, msr(0x4b56_4d02, 0));
+    assert_eq!(found(&other, "kvmclock_disabled"), None);
 }
 
 #[test]
@@ -588,6 +607,10 @@ fn events_that_were_not_recorded() {
     assert_eq!(wakeups.as_deref(), Some(expected));
     exits.switch(20, 0, 7, 0, SLEEPS).waking(30, 0, 0, 7, 0);
     assert_eq!(all(&exits), [None, None, None]);
+    // An entry shows that the events are recorded, also if no exit follows.
+    let mut entries = one();
+    entries.entry(0, 0, 7, 0);
+    assert_eq!(evidence(&entries, "no_exit_events"), None);
 }
 
 #[test]

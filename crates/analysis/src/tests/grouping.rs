@@ -312,14 +312,23 @@ fn a_process_with_a_name_of_its_own_gives_it_and_equal_names_are_told_apart() {
         let (tid, process) = (Tid(tid), Tid(process));
         trace.add(0, 0, 0, Kind::Task { tid, process, name });
     };
-    let leaders = [(5, "web"), (6, "web"), (7, "qemu-system-x86"), (8, "vm0")];
+    let leaders = [
+        (5, "web"),
+        (6, "web"),
+        (7, "qemu-system-x86"),
+        (8, "vm0"),
+        (9, "CPU 1/KVM"),
+        (10, "kworker/0:1"),
+    ];
     for (pid, name) in leaders {
         task(&mut trace, pid, pid, name);
         task(&mut trace, pid + 10, pid, "CPU 0/KVM");
     }
-    for (cpu, tid) in (0..).zip([15, 16, 17, 18, 40]) {
+    for (cpu, tid) in (0..).zip([15, 16, 17, 18, 19, 20, 40]) {
         trace.entry(10 + u64::from(cpu), cpu, tid, 0);
     }
     let answers = trace.answers();
-    assert_eq!(names(&answers), ["web", "web (6)", "pid7", "vm0", "vm1"]);
+    let of_leaders = ["web", "web (6)", "pid7", "vm0", "pid9", "pid10"];
+    assert_eq!(names(&answers)[..6], of_leaders);
+    assert_eq!(names(&answers)[6..], ["vm1"]);
 }

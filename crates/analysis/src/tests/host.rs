@@ -1,8 +1,9 @@
 //! What the host's CPUs run, and clocks of which each read exits.
 
-use stealtime_events::Kind;
+use stealtime_events::{CpuId, Kind, Tid};
 
 use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace};
+use crate::{Analysis, Counted, Longest, Options, Selection};
 
 const MS: u64 = 1_000_000;
 
@@ -14,7 +15,8 @@ fn a_cpu_runs_vcpus_others_or_its_idle_task() {
     trace.switch(300, 0, 32, 0, SLEEPS);
     trace.switch(1_000, 0, 0, 7, RUNNABLE);
     trace.switch(1_050, 0, 7, 0, SLEEPS);
-    let host = trace.answers().host;
+    let answers = trace.answers();
+    let (host, over_time) = (&answers.host, &answers.over_time);
     let [cpu] = &host.cpus[..] else {
         panic!("{:?}", host.cpus);
     };
@@ -23,6 +25,122 @@ fn a_cpu_runs_vcpus_others_or_its_idle_task() {
         (Some(150), Some(200), Some(700))
     );
     assert_eq!((cpu.switches, host.switches), (4, 4));
+    assert_eq!(host.span_ns, 1_050);
+    assert_eq!((over_time.width_ns, over_time.buckets), (1 << 20, 1));
+    assert_eq!(over_time.cpus[0].busy_ns, [350]);
+}
+
+/// Tasks of this process, by thread id and name.
+fn process(trace: &mut Trace, pid: i32, tasks: &[(i32, &'static str)]) {
+    for &(tid, name) in tasks {
+        let name = trace.name(name);
+        let (tid, process) = (Tid(tid), Tid(pid));
+        trace.add(0, 0, 0, Kind::Task { tid, process, name });
+    }
+}
+
+#[test]
+fn threads_of_a_vmm_that_ran_have_their_time() {
+    let mut trace = Trace::new(&[]);
+    let threads = [
+        (5, "qemu-system-x86"),
+        (6, "IO iothread1"),
+        (7, "CPU 0/KVM"),
+        (8, "worker"),
+    ];
+    process(&mut trace, 5, &threads);
+    process(
+        &mut trace,
+        15,
+        &[(15, "qemu-system-x86"), (17, "CPU 0/KVM")],
+    );
+    trace
+        .entry(10, 0, 7, 0)
+        .exit(50, 0, 7, 0, EPT)
+        .switch(100, 0, 7, 5, PREEMPTED)
+        .switch(300, 0, 5, 6, SLEEPS)
+        .switch(350, 0, 6, 7, SLEEPS);
+    trace
+        .entry(400, 1, 17, 0)
+        .exit(450, 1, 17, 0, EPT)
+        .switch(500, 1, 17, 15, PREEMPTED)
+        .switch(600, 1, 15, 17, SLEEPS);
+    let selection = Selection {
+        vms: vec!["pid5".to_owned()],
+        ..Selection::default()
+    };
+    let answers = trace.answers_with(Options {
+        selection,
+        ..Options::default()
+    });
+    let rows = answers.vmm_threads.iter();
+    let rows: Vec<_> = rows
+        .map(|row| {
+            (
+                &*row.vm,
+                &*row.role,
+                row.threads,
+                row.cpu_ns,
+                &*row.task,
+                row.tid,
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("pid5", "emulator", 1, 200, "qemu-system-x86", 5),
+            ("pid5", "iothread", 1, 50, "IO iothread1", 6)
+        ]
+    );
+}
+
+#[test]
+fn the_longest_waits_come_first() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (32, "make")]);
+    trace.entry(0, 0, 7, 0).exit(50, 0, 7, 0, EPT);
+    for (start, ns) in [(100, 200), (400, 100), (600, 300)] {
+        trace
+            .switch(start, 0, 7, 32, PREEMPTED)
+            .switch(start + ns, 0, 32, 7, RUNNABLE);
+    }
+    let longest = Longest {
+        kept: 2,
+        longer_than_ns: None,
+    };
+    let answers = trace.answers_with(Options {
+        longest,
+        ..Options::default()
+    });
+    let stalls = answers.stalls.iter();
+    let stalls: Vec<_> = stalls
+        .map(|stall| (stall.tid, stall.start_ns, stall.ns, stall.task_tid))
+        .collect();
+    assert_eq!(stalls, [(7, 600, 300, Some(32)), (7, 100, 200, Some(32))]);
+}
+
+/// Events that the reader leaves out count as events of the recording.
+#[test]
+fn counted_events_add_up() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM")]);
+    trace.entry(10, 0, 7, 0).exit(20, 0, 7, 0, EPT);
+    let name = trace.name("kmalloc");
+    let mut analysis = Analysis::new(Options::default());
+    for event in &trace.events {
+        analysis.event(event, &trace.names);
+    }
+    for events in [5, 0, 3] {
+        let (first_ns, last_ns, last_cpu) = (5, 90, CpuId(3));
+        analysis.counted(&Counted {
+            name,
+            events,
+            first_ns,
+            last_ns,
+            last_cpu,
+        });
+    }
+    let source = analysis.finish(&trace.names).source;
+    assert_eq!((source.events, source.cpus), (2 + 5 + 3, 4));
 }
 
 /// The evidence of the finding on a guest with `count` such accesses, one each `period_ns`.

@@ -2,7 +2,7 @@
 
 use stealtime_events::Kind;
 
-use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid};
+use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid, waited};
 
 #[test]
 fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
@@ -218,4 +218,42 @@ fn what_was_not_waiting_is_not_taken_from_it() {
     let vcpu = of_tid(&answers, 7);
     assert_eq!((vcpu.wake_wait_ns, vcpu.halt_ns), (100, 10 + 240));
     assert_eq!(vcpu.unknown_ns, 10);
+}
+
+/// Time of a CPU that is idle up to a bandwidth timer is throttling. Where events of the CPU were lost, it is
+/// taken back as that.
+#[test]
+fn a_throttled_wait_in_a_gap_is_unknown() {
+    const END_NS: u64 = 20_000_000;
+    for is_lost in [false, true] {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+        let function = trace.name("sched_cfs_period_timer");
+        trace
+            .entry(1000, 0, 7, 0)
+            .exit(1010, 0, 7, 0, EPT)
+            .switch(1020, 0, 7, 0, RUNNABLE);
+        let expires = Kind::HrtimerExpireEntry {
+            hrtimer: 1,
+            now_ns: 0,
+            function,
+        };
+        trace
+            .irq(END_NS - 10, 1, 8, expires)
+            .migrate(END_NS, 1, 8, 7, 1)
+            .switch(END_NS, 1, 8, 7, SLEEPS)
+            .entry(END_NS + 10, 1, 7, 0);
+        if is_lost {
+            trace.add(END_NS + 20, 0, 0, Kind::Lost { count: 5 });
+        }
+        trace.exit(END_NS + 30, 1, 7, 0, EPT);
+        let answers = trace.answers();
+        check(&answers);
+        let vcpu = of_tid(&answers, 7);
+        let ns = END_NS - 1020;
+        let expected = if is_lost { (0, ns) } else { (ns, 0) };
+        assert_eq!(
+            (waited(&answers, vcpu, "throttled"), vcpu.unknown_ns),
+            expected
+        );
+    }
 }

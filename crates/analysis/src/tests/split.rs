@@ -179,6 +179,7 @@ fn without_a_window_the_way_to_sleep_is_no_poll() {
             (0, Some(10 + 70 + 15)),
             "{change:?}"
         );
+        assert!(!vcpu.polls_at_first);
         assert_eq!(answers.halt_polls[0].poll_fail, 0);
     }
 }
@@ -202,7 +203,8 @@ fn a_window_that_shows_later_was_there_before() {
     );
     let answers = trace.answers();
     check(&answers);
-    assert_eq!(of_tid(&answers, VCPU).poll_wasted_ns, 60);
+    let vcpu = of_tid(&answers, VCPU);
+    assert_eq!((vcpu.poll_wasted_ns, vcpu.polls_at_first), (60, true));
     assert_eq!(answers.halt_polls[0].poll_fail, 1);
 }
 
