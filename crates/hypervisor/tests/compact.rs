@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use stealtime_hypervisor::fair::{
-    Attr, Block, CgroupMode, Config, Fair, Feature, GroupId, PickMode, RqId, TaskId, TaskState,
-    weights::SHARES_MAX,
+    Attr, Block, Cfs, CgroupMode, Config, Fair, Feature, GroupId, PickMode, Preempt, RqId, TaskId,
+    TaskState, weights::SHARES_MAX,
 };
 
 const CPUS: usize = 4;
@@ -22,11 +22,15 @@ struct Host {
     tasks: Vec<(TaskId, GroupId)>,
 }
 
-/// Threads in groups of their own under a group each for two VMs.
-fn host(mode: PickMode, cgroups: CgroupMode, lean: bool) -> Host {
+fn config(cgroups: CgroupMode) -> Config {
     let mut config = Config::linux_7_2(16);
     config.features = config.features.with(Feature::Hrtick);
     config.cgroup_mode = cgroups;
+    config
+}
+
+/// Threads in groups of their own under a group each for two VMs.
+fn host(mode: PickMode, config: Config, lean: bool) -> Host {
     let mut fair = Fair::new(config).unwrap();
     if lean {
         fair.set_lean();
@@ -90,38 +94,50 @@ impl Host {
     }
 }
 
+/// Random steps on two hosts, of which one folds what it can after each step.
+fn folds_unseen(mode: PickMode, config: Config) {
+    let steps = if cfg!(miri) { 500 } else { 8_000 };
+    let [mut kept, mut folds] = [false, true].map(|lean| host(mode, config, lean));
+    let (mut dice, mut now, mut folded) = (7, 0, 0);
+    for n in 0..steps {
+        now += roll(&mut dice, 3_000_000) as u64;
+        let mut same = dice;
+        let was = kept.step(&mut dice, now);
+        let is = folds.step(&mut same, now);
+        assert_eq!(was, is, "step {n}, {mode:?}");
+        for i in 0..folds.tasks.len() {
+            let (task, own) = folds.tasks[i];
+            let parts = |h: &Host| {
+                let rqs = h.rqs.iter();
+                rqs.filter(|&&rq| h.fair.queue(rq, Some(own)).is_ok())
+                    .count()
+            };
+            let before = parts(&folds);
+            folds.fair.compact_group(task).unwrap();
+            folded += before - parts(&folds);
+        }
+        assert_eq!(kept.seen(), folds.seen(), "step {n}, {mode:?}");
+    }
+    assert!(folds.rqs.iter().all(|&rq| folds.fair.consistent(rq)));
+    assert!(folded > steps / 50, "{mode:?}: {folded}");
+}
+
 #[test]
 fn a_folded_part_is_as_one_that_stayed() {
-    let steps = if cfg!(miri) { 500 } else { 8_000 };
     for mode in [PickMode::Hierarchical, PickMode::Flat] {
         for cgroups in [CgroupMode::Smp, CgroupMode::Max, CgroupMode::Concur] {
-            let (mut kept, mut folds) = (host(mode, cgroups, false), host(mode, cgroups, true));
-            let (mut dice, mut now, mut folded) = (7, 0, 0);
-            for n in 0..steps {
-                now += roll(&mut dice, 3_000_000) as u64;
-                let mut same = dice;
-                let was = kept.step(&mut dice, now);
-                let is = folds.step(&mut same, now);
-                assert_eq!(was, is, "step {n}, {mode:?}");
-                for i in 0..folds.tasks.len() {
-                    let (task, own) = folds.tasks[i];
-                    let parts = |h: &Host| {
-                        let there = h
-                            .rqs
-                            .iter()
-                            .filter(|&&rq| h.fair.queue(rq, Some(own)).is_ok());
-                        there.count()
-                    };
-                    let before = parts(&folds);
-                    folds.fair.compact_group(task).unwrap();
-                    folded += before - parts(&folds);
-                }
-                assert_eq!(kept.seen(), folds.seen(), "step {n}, {mode:?}");
-            }
-            assert!(folds.rqs.iter().all(|&rq| folds.fair.consistent(rq)));
-            assert!(folded > steps / 50, "{mode:?}: {folded}");
+            folds_unseen(mode, config(cgroups));
         }
     }
+}
+
+/// The entity of a group keeps its virtual runtime, where EEVDF keeps a lag.
+#[test]
+fn a_folded_part_of_cfs_is_as_one_that_stayed() {
+    let mut config = config(CgroupMode::Smp);
+    config.preempt = Preempt::Full;
+    config.cfs = Some(Cfs::linux_6_1(16));
+    folds_unseen(PickMode::Hierarchical, config);
 }
 
 /// The part of a group with a delayed dequeue is folded as that takes place, and only where parts may be
@@ -129,7 +145,7 @@ fn a_folded_part_is_as_one_that_stayed() {
 #[test]
 fn a_delayed_part_is_folded_as_it_leaves() {
     for lean in [false, true] {
-        let mut host = host(PickMode::Hierarchical, CgroupMode::Smp, lean);
+        let mut host = host(PickMode::Hierarchical, config(CgroupMode::Smp), lean);
         let (mut dice, mut now, mut folded) = (7, 0, 0);
         for _ in 0..if cfg!(miri) { 200 } else { 2_000 } {
             now += roll(&mut dice, 3_000_000) as u64;

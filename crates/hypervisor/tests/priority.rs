@@ -205,3 +205,22 @@ fn lag_is_time_due_less_time_received() {
     let lags = [running, waiting].map(|task| fair.lag_ns(task).unwrap());
     assert_eq!(lags, [0, 0]);
 }
+
+/// A task that is alone in its group has the lag of the group.
+#[test]
+fn lag_of_a_single_task_is_that_of_its_group() {
+    let mut fair = Fair::new(config(false)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    let [alone, other] = [Some(group), None].map(|group| {
+        let task = fair.create_task(Attr::default(), group).unwrap();
+        fair.fork(task, rq, 0).unwrap();
+        fair.pick(rq, 0).unwrap();
+        task
+    });
+    assert_eq!(fair.running(rq), Ok(Some(alone)));
+    fair.tick(rq, 1_000_000).unwrap();
+    let lags = [alone, other].map(|task| fair.lag_ns(task).unwrap());
+    assert_eq!(lags, [-500_000, 500_000]);
+}

@@ -48,6 +48,17 @@ mod tests {
         digests.dedup();
         assert_eq!(digests.len(), 6);
     }
+
+    /// A change that no run queue and no group shows.
+    #[test]
+    fn a_sleeping_tasks_priority_shows() {
+        let mut fair = Fair::new(Config::linux_7_2(2)).unwrap();
+        let task = fair.create_task(Attr::default(), None).unwrap();
+        let before = digest(&fair);
+        fair.set_nice(task, 5, 0).unwrap();
+        assert_ne!(digest(&fair), before);
+    }
+
     /// A load of 0 on other CPUs is as one that is not set.
     #[test]
     fn a_load_of_other_cpus_shows() {

@@ -234,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn a_vector_below_16_is_never_answered() {
+        for (vector, is_legal) in [(15, false), (16, true)] {
+            let contexts = contexts();
+            send(&contexts, 1, &[0], vector, 1_000);
+            let answered = Answers::eoi(&contexts, 0, vector);
+            assert_eq!(answered.is_some(), is_legal, "{vector}");
+        }
+    }
+
+    #[test]
     fn an_answer_to_an_earlier_ipi_leaves_a_newer_one() {
         let contexts = contexts();
         send(&contexts, 0, &[1, 2], 0x41, 1_000);

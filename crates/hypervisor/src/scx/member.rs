@@ -164,3 +164,19 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLICE_NS: u64 = 1_000_000;
+
+    #[test]
+    fn a_task_off_its_queue_is_not_due() {
+        let (mut domain, mut time) = (Domain::new(), Member::default());
+        time.join(&mut domain, 1024, SLICE_NS);
+        assert!(time.is_due(&domain));
+        time.leave(&mut domain, SLICE_NS);
+        assert!(!time.is_due(&domain));
+    }
+}

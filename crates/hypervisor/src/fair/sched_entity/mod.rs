@@ -645,3 +645,16 @@ impl SchedEntity {
 
 /// Load of a new group's entity before its first enqueue.
 pub(crate) const NEW_GROUP_LOAD: u64 = NICE_0_LOAD;
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::{Class, Policy};
+
+    #[test]
+    fn a_class_shows_policy_nice_and_priority() {
+        let class = Class::new(Policy::Normal, 5).with_policy(Policy::Batch, -3);
+        assert_eq!(std::format!("{class:?}"), "Batch 5 -3");
+    }
+}
