@@ -62,6 +62,9 @@ fn frequencies_that_cannot_be_set() {
         max_guest_khz: i32::MAX as u32,
     };
     assert_eq!(vcpu.set_tsc_khz(&host, u32::MAX), Err(above));
+    assert!(!vcpu.tsc_catchup);
+    assert_eq!(vcpu.set_tsc_khz(&rigid, 3_000_000), Ok(()));
+    assert!(vcpu.tsc_catchup);
     let mut protected = VcpuTsc::zeroed(true);
     let refused = SetTscKhzError::Protected { user_khz: 5 };
     assert_eq!(protected.set_tsc_khz(&host, 5), Err(refused));

@@ -428,9 +428,13 @@ fn posted_vectors_set_the_hint_of_an_empty_irr() {
     irr.set(0x31);
     assert_eq!(lapic.inject(&irr), Some(0x31));
     assert_eq!(lapic.eoi(&irr), Some(0x31));
-    assert!(!irr.is_pending());
     let mut posted = VectorSet::EMPTY;
     posted.insert(0x32);
+    // APICv needs no hint.
+    assert!(!lapic.merge_pir(&irr, &VectorSet::EMPTY).highest_is_new);
+    assert!(Lapic::new(true).merge_pir(&irr, &posted).highest_is_new);
+    assert!(!irr.is_pending());
+    assert!(irr.clear(0x32, false));
     assert!(lapic.merge_pir(&irr, &posted).highest_is_new);
     assert_eq!(lapic.has_interrupt(&irr), Some(0x32));
 }
@@ -558,6 +562,13 @@ fn an_id_beyond_8_bits_is_mapped_in_xapic_mode_too() {
     let map = map.unwrap();
     let found = [3, 2, 4, 0x102, 0x104, 0x103].map(|id| map.physical(id));
     assert_eq!(found, [Some(0), Some(1), Some(2), Some(1), Some(2), None]);
+    // An id of 8 bits is the first one's that has it in its register.
+    let renamed = Apic {
+        id: 0xff << 24,
+        ..apic(3)
+    };
+    let (map, _) = DestinationMap::build(&[renamed, apic(0xff)], true);
+    assert_eq!(map.unwrap().physical(0xff), Some(0));
 }
 
 /// `kvm_recalculate_logical_map`: a LAPIC that software has disabled has no place in the map. The others need

@@ -388,7 +388,12 @@ fn lapic_timer_sloppy_09_posted_interrupt_is_never_early() {
 }
 
 /// CPU 0 keeps house and is as given; CPU 1 is isolated.
-fn place(at_us: i64, next_event_us: Option<i64>, queued_on: Option<usize>) -> Placement {
+fn place(
+    at_us: i64,
+    next_event_us: Option<i64>,
+    queued_on: Option<usize>,
+    events: &impl Events,
+) -> Placement {
     let cpus = [
         CpuTimers {
             housekeeping: true,
@@ -410,11 +415,29 @@ fn place(at_us: i64, next_event_us: Option<i64>, queued_on: Option<usize>) -> Pl
         callback_running: false,
         migration: true,
     };
-    place_hrtimer(&request, &cpus, &[0], &()).unwrap()
+    place_hrtimer(&request, &cpus, &[0], events).unwrap()
+}
+
+/// Counts hrtimers by where they land.
+#[derive(Default)]
+struct Landed {
+    moved: Cell<u32>,
+    refused: Cell<u32>,
+}
+
+impl Events for Landed {
+    fn hrtimer_moved(&self) {
+        self.moved.set(self.moved.get() + 1);
+    }
+    fn hrtimer_refused(&self) {
+        self.refused.set(self.refused.get() + 1);
+    }
 }
 
 #[test]
 fn lapic_timer_sloppy_10_housekeeping_cpu_refuses_its_first_event() {
+    let landed = Landed::default();
+    let place = |at_us, next_event_us, queued_on| place(at_us, next_event_us, queued_on, &landed);
     let moved = |cpu, refused| Placement { cpu, refused };
     assert_eq!(place(100, Some(50), None), moved(0, false));
     assert_eq!(place(100, Some(100), None), moved(0, false));
@@ -429,6 +452,7 @@ fn lapic_timer_sloppy_10_housekeeping_cpu_refuses_its_first_event() {
         moved(1, false),
         "local and first stays"
     );
+    assert_eq!((landed.moved.get(), landed.refused.get()), (2, 2));
 }
 
 #[test]

@@ -570,3 +570,26 @@ fn the_adaptive_policy_posts_with_apicv_alone() {
         assert_eq!((posts, w.timer.pending()), (apicv, u32::from(!apicv)));
     }
 }
+
+/// The vCPU's thread injects the interrupt itself if it runs the guest with APICv. Otherwise the interrupt is
+/// pending.
+#[test]
+fn the_vcpus_thread_injects_with_apicv_before_it_runs_the_guest() {
+    for (apicv, wants_to_run) in [(true, true), (true, false), (false, true)] {
+        let env = TimerEnvironment {
+            apicv,
+            wants_to_run,
+            ..not_posted(Some(5))
+        };
+        let mut w = world(TimerPolicy::Off, env, 2 << 17);
+        let _ = w.timer.write_tscdeadline(250_000, now(0), &env, &());
+        assert!(w.timer.hv().is_some());
+        let expired = w.timer.hv_expired(now(100_000), &env, &());
+        let injects = expired.iter().any(|a| matches!(a, Action::Inject { .. }));
+        let is_direct = apicv && wants_to_run;
+        assert_eq!(
+            (injects, w.timer.pending()),
+            (is_direct, u32::from(!is_direct))
+        );
+    }
+}
