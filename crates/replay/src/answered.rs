@@ -361,4 +361,10 @@ mod tests {
         }
         assert_eq!(changed.steps.len(), thread.steps.len() + 3);
     }
+
+    #[test]
+    fn the_lower_width_is_a_part_of_the_median() {
+        let lengths = Lengths::new((0..=100).map(|n| 10 * n));
+        assert_eq!(lengths.lower_permille(), 800);
+    }
 }

@@ -311,4 +311,11 @@ mod tests {
         assert_eq!(cpu.idle_late, [late(4_900, 100)]);
         assert_eq!(cpu.first_called, [late(1_000, 4_000)]);
     }
+
+    #[test]
+    fn no_more_wakeups_are_kept_than_the_limit() {
+        let mut wakes = Wakes::default();
+        (0..=Wakes::MOST as u64).for_each(|ns| wakes.add(ns));
+        assert_eq!(wakes.samples.len(), Wakes::MOST);
+    }
 }

@@ -172,3 +172,24 @@ impl OnCpus {
         Ok(free(&changed, &self.recording))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_cpu;
+    use crate::clocked::tests::{ARMED, task};
+    use crate::recording::RecordedTask;
+
+    #[test]
+    fn threads_of_a_cpu_have_its_number_and_ran_there_alone() {
+        let is_of_one = |name: &str, ran_on: &[u16]| {
+            is_of_cpu(&RecordedTask {
+                name: name.to_owned(),
+                vm: None,
+                ran_on: ran_on.to_vec(),
+                ..task(ARMED)
+            })
+        };
+        assert!(is_of_one("ksoftirqd/3", &[3]) && is_of_one("kworker/3:1", &[]));
+        assert!(!is_of_one("kworker/3:1", &[2, 3]) && !is_of_one("kworker/u8:1", &[3]));
+    }
+}

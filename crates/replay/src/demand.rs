@@ -98,6 +98,7 @@ mod tests {
         let (even, span_ns) = worked(std::iter::repeat_n(2, 200));
         let parts = super::parts(&even, span_ns);
         assert!(parts.iter().all(|part| part.run_ns * 3 == part.time_ns * 2));
+        assert!(parts.iter().all(|part| part.run_ns > 0));
         let (uneven, span_ns) = worked((0..200).map(|number| 1 + number % 37 / 18));
         let parts = super::parts(&uneven, span_ns);
         assert!(parts.iter().any(|part| part.run_ns * 3 < part.time_ns * 2));

@@ -107,4 +107,17 @@ mod tests {
         assert_eq!(ns_of(&jittered(&[run(99)], 1, 7)[0]), 99);
         assert!(ns_of(&jittered(&[run(1_000)], 1, 7)[0]).abs_diff(1_000) <= 10);
     }
+
+    /// The first outputs of the reference implementation from 0.
+    #[test]
+    fn draws_are_those_of_splitmix64() {
+        let mut draws = Draws(0);
+        let first = [(); 3].map(|()| draws.next());
+        let reference = [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!(first, reference);
+    }
 }

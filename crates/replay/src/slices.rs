@@ -148,9 +148,10 @@ mod tests {
         // However many there are.
         let half_as_many = timers(core::iter::repeat_n(710_000, 200));
         assert_eq!(full.apart_permille(&half_as_many), Some(0));
-        assert_eq!(
-            full.apart_permille(&timers([0, u64::MAX].into_iter())),
-            None
-        );
+        for (count, apart) in [(LEAST, Some(0)), (LEAST - 1, None)] {
+            let few = timers(core::iter::repeat_n(700_000, count as usize));
+            assert_eq!(full.apart_permille(&few), apart, "{count}");
+            assert_eq!(few.apart_permille(&full), apart, "{count}");
+        }
     }
 }

@@ -61,6 +61,7 @@ mod tests {
 
     use super::computed_within;
     use crate::coupled::Stretch;
+    use crate::task::{State, Task};
 
     const MS: u64 = 1_000_000;
 
@@ -95,5 +96,25 @@ mod tests {
             end: 3 * MS,
         };
         assert!(computed_within(&steps, 4 * MS, stretch).is_empty());
+    }
+
+    #[test]
+    fn a_task_stalls_where_it_computes_outside_of_a_halt() {
+        let stretch = Stretch {
+            start: 3 * MS,
+            end: 8 * MS,
+        };
+        let running = || Task::new(State::Running { since: 0 });
+        let mut computes = running();
+        assert!(computes.stalls(9 * MS, stretch));
+        let (step, after_ns, ns) = (0, 3 * MS, 5 * MS);
+        assert_eq!(computes.stalls, [Stall { step, after_ns, ns }]);
+        let (mut halts, mut sleeps) = (running(), running());
+        halts.begin_halt();
+        sleeps.sleep(9 * MS);
+        for task in [&mut halts, &mut sleeps] {
+            assert!(!task.stalls(9 * MS, stretch));
+            assert!(task.stalls.is_empty());
+        }
     }
 }

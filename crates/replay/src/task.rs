@@ -779,4 +779,22 @@ mod tests {
         };
         assert_eq!((task.ran_ns, task.steps), (200, vec![ran]));
     }
+
+    #[test]
+    fn a_task_may_sleep_in_the_first_millisecond_only() {
+        const MS: u64 = 1_000_000;
+        for (step, never) in [
+            (Step::Sleep(Until::Time(MS)), true),
+            (Step::Sleep(Until::Time(MS + 1)), false),
+            (Step::Halt(Until::Time(MS)), false),
+        ] {
+            let mut task = Task::new(State::Running { since: 0 });
+            task.steps.push(step);
+            (task.switches_in, task.last_ran) = (1, 91 * MS);
+            assert_eq!(task.never_waits(0, 100 * MS), never, "{step:?}");
+            // Its end may be lost.
+            task.last_ran = 90 * MS;
+            assert!(!task.never_waits(0, 100 * MS));
+        }
+    }
 }

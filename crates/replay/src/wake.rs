@@ -170,3 +170,16 @@ impl Scripts {
         Cause::Known(Until::Edge(edge))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::task::{State, Task};
+
+    #[test]
+    fn a_woken_task_has_the_cpu_that_it_waits_for() {
+        let mut task = Task::new(State::Running { since: 0 });
+        assert_eq!(task.cpu(), None);
+        task.is_woken_for(3);
+        assert_eq!(task.cpu(), Some(3));
+    }
+}

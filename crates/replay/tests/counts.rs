@@ -6,7 +6,7 @@ use common::drawn::{ANY, COUPLED, Choices, Drawn};
 use common::{extracted, record, replayed};
 use stealtime_replay::host::{Assumed, FindsIdle, as_recorded};
 use stealtime_replay::predict::{Times, demand_ns, replay};
-use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording, Release};
+use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording, Release, copy_bytes};
 use stealtime_simulator::config::{Config, VmConfig};
 use stealtime_simulator::script::{Stall, Step, Until};
 use stealtime_simulator::{Collected, run};
@@ -85,6 +85,18 @@ fn cpus_that_stall_do_not_look_for_tasks() {
         recording.release = Release::of_uname(release);
         let found = FindsIdle::of_recording(&recording);
         assert_eq!(found, finds_idle, "{release}");
+    }
+}
+
+#[test]
+fn copies_of_the_hosts_vms_take_memory() {
+    let (recording, _) = record(&ANY.scenario(1));
+    let copy = copy_bytes(&recording, 0);
+    let tasks = recording.tasks.iter().filter(|task| task.vm == Some(0));
+    let steps: usize = tasks.map(|task| task.steps.len()).sum();
+    assert!(copy > 2 * (steps * size_of::<Step>()) as u64);
+    for (count, bytes) in [(0, 0), (1, 0), (2, copy), (4, 3 * copy)] {
+        assert_eq!(counts(&[(0, count)]).bytes(&recording), bytes, "{count}");
     }
 }
 

@@ -109,7 +109,8 @@ fn decisions_come_first_unless_times_or_exits_contradict() {
     };
     let far = with(100 * MS, 200, 0);
     decides(&with(149 * MS, 100, 0), &far, true, Term::Decisions);
-    decides(&with(149 * MS, 130, 0), &far, false, Term::Times);
+    decides(&with(149 * MS, 119, 0), &far, true, Term::Decisions);
+    decides(&with(149 * MS, 120, 0), &far, false, Term::Times);
     decides(&with(151 * MS, 100, 0), &far, false, Term::Times);
     decides(&with(149 * MS, 100, 60_000), &far, false, Term::Times);
     decides(&far, &with(100 * MS, 100, 0), false, Term::Decisions);
