@@ -187,6 +187,12 @@ void BPF_STRUCT_OPS(stealtime_dispatch, s32 cpu_id, struct task_struct *prev)
 			give_back(cpu, running);
 		/* A loan is one slice: a task that goes on pays for itself. */
 		running->lender = 0;
+		cpu->borrower = 0;
+	}
+	if (cpu->spinner) {
+		if (running && prev->pid == cpu->spinner && !ST_LOAD(cpu->want))
+			serve_spinner(prev, running, clock_ns());
+		cpu->spinner = 0;
 	}
 	if (pick_wanted(cpu, cpu_id))
 		return;
@@ -383,7 +389,8 @@ static int end_loan(void *map, u32 *key, struct loan_timer *timer)
 	/* Each loan sets the timer anew; the one that it was for may have ended. */
 	if (!cpu->borrower)
 		return 0;
-	count(LOANS_EXPIRED, 1);
+	if (cpu->borrower != RETURNING)
+		count(LOANS_EXPIRED, 1);
 	scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);
 	return 0;
 }

@@ -18,10 +18,11 @@ enum counter {
 	YIELD_NOMINEE,		/* served: the vCPU that KVM nominates */
 	REFUSED_BY_MODE,	/* every yield is refused by option */
 	REFUSED_RECEIVER_RUNS,	/* the receiver runs, and the yielder spins on */
-	REFUSED_ANSWERED,	/* the receiver has answered since the yielder's exit */
+	REFUSED_ANSWERED,	/* the yielder has hardly run since the receivers answered */
 	REFUSED_GUARD,		/* nothing to lend, or the guard's tokens are spent */
 	REFUSED_PINNED,		/* both vCPUs are pinned to CPUs of their own */
 	REFUSED_NOT_QUEUED,	/* the target waits in no queue */
+	PAUSE_RECEIVER,		/* served without a yield: KVM nominates no vCPU at a PAUSE exit */
 	REDIRECTED,		/* the receiver is not the vCPU that KVM nominates */
 	KICKED_REMOTE,		/* the target waits on another CPU, which is interrupted */
 	KICK_LIMITED,		/* not interrupted: the limit on forced reschedules */

@@ -17,6 +17,7 @@ const volatile u64 guard_per_mille = 125;
 const volatile u64 guard_burst_ns = 20000000;
 const volatile u64 force_interval_ns = 6000000;
 const volatile u64 loan_max_ns = 200000;
+const volatile u64 answer_ns = 50000;
 const volatile u64 ipi_window_ns = 50000000;
 const volatile u64 watchdog_ns = 1000000000;
 const volatile u32 domains = 1;
@@ -125,12 +126,16 @@ struct vcpu {
 	bool delivers;
 	/* All awaited answers have come since the last entry. */
 	bool answered;
+	/* It has left its guest by PAUSE, and KVM has asked for no yield since. */
+	bool spins;
 	/* KVM sees its EOIs: none where the hardware completes them (APICv). */
 	bool shows_eoi;
 	/* Paravirtual EOI: KVM sees them at a later exit. */
 	bool defers_eoi;
 	/* The EOI has ended its loan: its next entry gives the slice back. */
 	bool returns;
+	/* Time of the last answer to its last IPI that had all; 0: none. */
+	u64 answered_ns;
 	/* Time of the oldest interrupt without an EOI; 0: none. */
 	u64 pending_ns;
 };
@@ -156,13 +161,17 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
+#define RETURNING (-1)
+
 /* A CPU. `want` (st_want) is written under its run queue's lock, and by tracing programs on the CPU. */
 struct cpu_state {
 	u64 want;
 	/* Where the wanted task waits: another domain's queue has no such task. */
 	u32 want_domain;
-	/* The running task, if it runs on a loan. */
+	/* The running task, if it runs on a loan; RETURNING: it gives the loan back. */
 	s32 borrower;
+	/* The task that spins, and KVM nominates no vCPU; 0: none. */
+	s32 spinner;
 	/* Deadline of the running task, and when it began. */
 	u64 deadline;
 	u64 since_ns;

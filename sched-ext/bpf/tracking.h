@@ -19,6 +19,20 @@ static __always_inline struct vcpu *current_vcpu(u32 *slot)
 	return vcpu_at(*slot);
 }
 
+static __always_inline bool waits_in_queue(s32 tid)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task_ctx *task;
+	bool waits;
+
+	if (!p)
+		return false;
+	task = ctx_of(p);
+	waits = task && task->queued_ns;
+	bpf_task_release(p);
+	return waits;
+}
+
 /* The lender runs next, if it is due. */
 static __always_inline void give_back(struct cpu_state *cpu, struct task_ctx *borrower)
 {
@@ -27,20 +41,81 @@ static __always_inline void give_back(struct cpu_state *cpu, struct task_ctx *bo
 }
 
 /*
- * The answer is given: the lender has its slice back. Interrupts are off at an entry, and the CPU is
- * interrupted at once in the guest. A kick with interrupts on preempts the tracing program: its task
- * cannot migrate, and would wait for this CPU.
+ * The CPU picks as soon as the task is in its guest. Interrupts are off at an entry. A kick with interrupts on
+ * preempts the tracing program: its task cannot migrate, and would wait for this CPU.
+ */
+static __always_inline void pick_at_entry(void)
+{
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+}
+
+/*
+ * The EOI is given: the lender has its slice back. Linux ends an interrupt first, and handles it then
+ * (apic_eoi): the borrower runs on for `answer_ns`.
  */
 static __always_inline void return_loan(struct vcpu *self, struct task_ctx *task)
 {
-	struct cpu_state *cpu = this_cpu();
+	u32 here = bpf_get_smp_processor_id();
+	struct loan_timer *timer = bpf_map_lookup_elem(&loan_timers, &here);
+	struct cpu_state *cpu = cpu_at(here);
 
 	self->returns = false;
 	if (!task->lender)
 		return;
 	give_back(cpu, task);
 	count(LOANS_RETURNED, 1);
-	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	if (answer_ns && timer) {
+		cpu->borrower = RETURNING;
+		bpf_timer_start(&timer->timer, answer_ns, BPF_F_TIMER_CPU_PIN);
+	} else {
+		pick_at_entry();
+	}
+}
+
+/* A receiver that has not answered and waits in a queue, else the first one that has not answered, or null. */
+static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
+{
+	u64 due = st_answers_due(&sender->answers, ipi_window_ns, now);
+	struct vcpu *first = NULL;
+	int index;
+
+	if (!due)
+		return NULL;
+	bpf_for(index, 0, ST_RECEIVERS) {
+		struct vcpu *vcpu;
+
+		if (!(due >> index))
+			break;
+		if (!(due >> index & 1))
+			continue;
+		vcpu = vcpu_at(sender->answers.receivers[index & (ST_RECEIVERS - 1)]);
+		/* The number may be another VM's by now. */
+		if (!vcpu->tid || vcpu->tgid != sender->tgid)
+			continue;
+		if (!first)
+			first = vcpu;
+		/* An only receiver is the answer: the caller looks at its task. */
+		if (first == vcpu && due >> index == 1)
+			break;
+		if (waits_in_queue(vcpu->tid))
+			return vcpu;
+	}
+	return first;
+}
+
+/* KVM nominates no vCPU for a spinning one: ops.dispatch runs a receiver of its IPI, if one waits. */
+static __always_inline void ask_for_receiver(struct vcpu *self)
+{
+	struct vcpu *awaited;
+
+	self->spins = false;
+	if (yield_mode != YIELD_TAKE_RECEIVER || !lend)
+		return;
+	awaited = first_due(self, clock_ns());
+	if (!awaited || !waits_in_queue(awaited->tid))
+		return;
+	this_cpu()->spinner = self->tid;
+	pick_at_entry();
 }
 
 SEC("tp_btf/kvm_entry")
@@ -59,6 +134,8 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 		/* The delivery of the IPI that caused the last exit has ended. */
 		self->delivers = false;
 		self->answered = false;
+		if (self->spins)
+			ask_for_receiver(self);
 		if (self->returns)
 			return_loan(self, task);
 		return 0;
@@ -79,9 +156,11 @@ int BPF_PROG(on_entry, struct kvm_vcpu *vcpu)
 	self->id = key.id;
 	self->delivers = false;
 	self->answered = false;
+	self->spins = false;
 	self->returns = false;
 	self->shows_eoi = false;
 	self->defers_eoi = false;
+	self->answered_ns = 0;
 	self->pending_ns = 0;
 	bpf_map_update_elem(&slot_of_vcpu, &key, &slot, BPF_ANY);
 	task->slot = slot + 1;
@@ -175,6 +254,7 @@ int BPF_PROG(on_eoi, struct kvm_lapic *apic, int vector)
 	if (!(due & ST_DUE_MASK)) {
 		count(IPIS_SETTLED, 1);
 		source->answered = true;
+		source->answered_ns = clock_ns();
 	}
 	self->returns = task->lender && task->lender == source->tid;
 	return 0;
@@ -188,6 +268,19 @@ int BPF_PROG(on_pv_eoi)
 
 	if (task && task->slot)
 		vcpu_at(task->slot - 1)->defers_eoi = true;
+	return 0;
+}
+
+/* A PAUSE exit. A yield to a vCPU that KVM nominates follows, or none does. */
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(on_spin)
+{
+	struct vcpu *self;
+	u32 slot;
+
+	self = current_vcpu(&slot);
+	if (self)
+		self->spins = true;
 	return 0;
 }
 

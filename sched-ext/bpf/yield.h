@@ -9,6 +9,9 @@
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
  * receiver until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
  * nominee the rest of its request. The VM's share stays, and no third party pays.
+ * KVM may nominate no vCPU: without APICv it passes over those preempted in user mode, even if an interrupt
+ * of theirs is pending. Then the PAUSE exit itself is a yield to the receiver.
+ *
  * Without loans the target is credited as in the series, within the guard, and the yielder forfeits its
  * request.
  */
@@ -23,6 +26,8 @@ struct choice {
 	s32 tid;
 	/* What a served yield counts as. */
 	u32 reason;
+	/* It is to answer an IPI. */
+	bool is_receiver;
 	/* The yielder has sent no IPI lately: it may wait for a lock. */
 	bool hands_over;
 };
@@ -133,51 +138,11 @@ static __always_inline bool hand_over(struct task_ctx *yielder, struct task_ctx 
 	return true;
 }
 
-/* The first receiver that waits in a queue, else the first one that has not answered, or null. */
-static __always_inline struct vcpu *first_due(struct vcpu *sender, u64 now)
-{
-	u64 due = st_answers_due(&sender->answers, ipi_window_ns, now);
-	struct vcpu *first = NULL;
-	int index;
-
-	if (!due)
-		return NULL;
-	bpf_for(index, 0, ST_RECEIVERS) {
-		struct task_struct *receiver;
-		struct task_ctx *task;
-		struct vcpu *vcpu;
-		bool waits;
-
-		if (!(due >> index))
-			break;
-		if (!(due >> index & 1))
-			continue;
-		vcpu = vcpu_at(sender->answers.receivers[index & (ST_RECEIVERS - 1)]);
-		/* The number may be another VM's by now. */
-		if (!vcpu->tid || vcpu->tgid != sender->tgid)
-			continue;
-		if (!first)
-			first = vcpu;
-		/* An only receiver is the answer: the caller looks at its task. */
-		if (first == vcpu && due >> index == 1)
-			break;
-		receiver = bpf_task_from_pid(vcpu->tid);
-		if (!receiver)
-			continue;
-		task = ctx_of(receiver);
-		waits = task && task->queued_ns;
-		bpf_task_release(receiver);
-		if (waits)
-			return vcpu;
-	}
-	return first;
-}
-
 /* The order of candidates; `nominee` is KVM's. */
 static __always_inline struct choice choose(struct task_ctx *yielder, struct task_struct *nominee,
 					    struct task_ctx *nominated, u64 now)
 {
-	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE, .hands_over = false };
+	struct choice choice = { .tid = nominee->pid, .reason = YIELD_NOMINEE };
 	struct vcpu *awaited, *self;
 
 	if (nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns)
@@ -189,13 +154,14 @@ static __always_inline struct choice choose(struct task_ctx *yielder, struct tas
 	if (awaited) {
 		choice.tid = awaited->tid;
 		choice.reason = YIELD_RECEIVER;
+		choice.is_receiver = true;
 	}
 	choice.hands_over = !st_answers_has_sent(&self->answers, ipi_window_ns, now);
 	return choice;
 }
 
-/* Serves the yield to `target`; true if KVM is to stop its scan. */
-static __always_inline bool serve(struct task_struct *from, struct task_ctx *yielder,
+/* Serves the yield to `target`: what it counts as. */
+static __always_inline u32 serve(struct task_struct *from, struct task_ctx *yielder,
 				  struct task_struct *target, struct task_ctx *task, struct choice choice, u64 now)
 {
 	u32 here = bpf_get_smp_processor_id() & (MAX_CPUS - 1), cpu_id = here;
@@ -209,19 +175,11 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 
 	/* One CPU each, and not the same: nothing to move. */
 	if (!may_run_here && from->nr_cpus_allowed == 1 && target->nr_cpus_allowed == 1) {
-		count(REFUSED_PINNED, 1);
-		return false;
+		return REFUSED_PINNED;
 	}
 	/* A yielder that has had more than its share lends nothing: pairs that take turns would never end. */
-	if (loan ? !is_due(yielder) && !is_due(task) : !credit_target(task, cpu, now)) {
-		count(REFUSED_GUARD, 1);
-		/* The yielder's CPU picks once KVM's scan is over: tasks that are due run. */
-		if (loan && from->scx.slice) {
-			set_slice(from, 0);
-			scx_bpf_kick_cpu(here, SCX_KICK_PREEMPT);
-		}
-		return false;
-	}
+	if (loan ? !is_due(yielder) && !is_due(task) : !credit_target(task, cpu, now))
+		return REFUSED_GUARD;
 	if (!may_run_here) {
 		cpu_id = scx_bpf_task_cpu(target) & (MAX_CPUS - 1);
 		cpu = &cpus[cpu_id];
@@ -230,11 +188,11 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		slice = st_max(request_left(yielder), MIN_LOAN_NS);
 		handed_over = choice.hands_over && hand_over(yielder, task);
 		/* Without an EOI to end the loan, a target that is due pays for itself. */
-		if (handed_over || (is_due(task) && (choice.reason != YIELD_RECEIVER || !is_due(yielder))))
+		if (handed_over || (is_due(task) && (!choice.is_receiver || !is_due(yielder))))
 			loan = false;
 		else
-			timed = choice.reason != YIELD_RECEIVER || !shows_eoi;
-		if (loan && choice.reason == YIELD_RECEIVER && !shows_eoi)
+			timed = !choice.is_receiver || !shows_eoi;
+		if (loan && choice.is_receiver && !shows_eoi)
 			slice = st_min(slice, loan_max_ns);
 		forfeit_excess(yielder);
 	} else {
@@ -254,10 +212,33 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
 		}
 	}
 	set_slice(from, 0);
-	count(choice.reason, 1);
 	if (loan)
 		count(LOANS, 1);
+	return choice.reason;
+}
+
+/* Answers KVM: true ends its scan of candidates. */
+static __always_inline bool answer(struct task_struct *from, u32 outcome)
+{
+	count(outcome, 1);
+	switch (outcome) {
+	case REFUSED_PINNED:
+		return false;
+	case REFUSED_GUARD:
+		/* The yielder's CPU picks once KVM's scan is over: tasks that are due run. */
+		if (lend && from->scx.slice) {
+			set_slice(from, 0);
+			scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+		}
+		return false;
+	}
 	return true;
+}
+
+/* Whether a CPU's current task has run for less than `spin_ns` since a time. */
+static __always_inline bool is_near(struct cpu_state *cpu, u64 time_ns, u64 now)
+{
+	return (s64)(now - st_max(time_ns, cpu->since_ns)) < (s64)spin_ns;
 }
 
 /*
@@ -266,10 +247,44 @@ static __always_inline bool serve(struct task_struct *from, struct task_ctx *yie
  */
 static __always_inline bool answer_is_near(struct task_ctx *yielder, struct task_struct *receiver, u64 now)
 {
-	u64 sent_ns = vcpu_at(yielder->slot - 1)->answers.time_ns;
-	u64 since_ns = cpus[scx_bpf_task_cpu(receiver) & (MAX_CPUS - 1)].since_ns;
+	return is_near(cpu_at(scx_bpf_task_cpu(receiver)), vcpu_at(yielder->slot - 1)->answers.time_ns, now);
+}
 
-	return (s64)(now - st_max(sent_ns, since_ns)) < (s64)spin_ns;
+/* All receivers have answered, and the yielder has hardly run its guest since: it sees the answers next. */
+static __always_inline bool sees_answers_next(struct task_ctx *yielder, u64 now)
+{
+	struct vcpu *self;
+
+	if (!yielder->slot)
+		return false;
+	self = vcpu_at(yielder->slot - 1);
+	if (self->answered)
+		return true;
+	return self->answered_ns && st_answers_has_sent(&self->answers, ipi_window_ns, now) &&
+	       !st_answers_due(&self->answers, ipi_window_ns, now) && is_near(this_cpu(), self->answered_ns, now);
+}
+
+/* In ops.dispatch: `from` spins, and KVM nominates no vCPU. */
+static __always_inline void serve_spinner(struct task_struct *from, struct task_ctx *yielder, u64 now)
+{
+	struct choice choice = { .reason = PAUSE_RECEIVER, .is_receiver = true };
+	struct task_struct *receiver;
+	struct task_ctx *task;
+	struct vcpu *awaited;
+
+	if (!yielder->slot)
+		return;
+	awaited = first_due(vcpu_at(yielder->slot - 1), now);
+	if (!awaited)
+		return;
+	choice.tid = awaited->tid;
+	receiver = bpf_task_from_pid(choice.tid);
+	if (!receiver)
+		return;
+	task = ctx_of(receiver);
+	if (task && task->queued_ns && serve(from, yielder, receiver, task, choice, now) == PAUSE_RECEIVER)
+		count(PAUSE_RECEIVER, 1);
+	bpf_task_release(receiver);
 }
 
 bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struct *to)
@@ -290,14 +305,15 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		return false;
 	}
 	count(YIELD_DIRECTED, 1);
+	if (yielder->slot)
+		vcpu_at(yielder->slot - 1)->spins = false;
 	nominated = ctx_of(to);
 	if (yield_mode == YIELD_REFUSE || !nominated) {
 		count(REFUSED_BY_MODE, 1);
 		return false;
 	}
 	charge_running(from, yielder);
-	/* The answer came while the yielder left its guest: it waits for no one. */
-	if (yielder->slot && vcpu_at(yielder->slot - 1)->answered) {
+	if (sees_answers_next(yielder, now)) {
 		count(REFUSED_ANSWERED, 1);
 		return false;
 	}
@@ -313,7 +329,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 				return false;
 			}
 			if (!runs && task && task->queued_ns) {
-				served = serve(from, yielder, receiver, task, choice, now);
+				served = answer(from, serve(from, yielder, receiver, task, choice, now));
 				if (served)
 					count(REDIRECTED, 1);
 				bpf_task_release(receiver);
@@ -324,12 +340,13 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		/* It runs, sleeps, or its class is another: KVM's nominee is next in order. */
 		choice.reason = nominated->slot && vcpu_at(nominated->slot - 1)->pending_ns ?
 					YIELD_PENDING : YIELD_NOMINEE;
+		choice.is_receiver = false;
 	}
 	if (!nominated->queued_ns) {
 		count(REFUSED_NOT_QUEUED, 1);
 		return false;
 	}
-	served = serve(from, yielder, to, nominated, choice, now);
+	served = answer(from, serve(from, yielder, to, nominated, choice, now));
 	if (served && runs)
 		count(RECEIVER_RUNS, 1);
 	return served;

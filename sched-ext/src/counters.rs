@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::skeleton::types;
 
 /// Names for JSON, in the order of `enum counter`.
-pub(crate) const NAMES: [&str; 35] = [
+pub(crate) const NAMES: [&str; 36] = [
     "yield_undirected",
     "yield_directed",
     "yield_receiver",
@@ -19,6 +19,7 @@ pub(crate) const NAMES: [&str; 35] = [
     "refused_guard",
     "refused_pinned",
     "refused_not_queued",
+    "pause_receiver",
     "redirected",
     "kicked_remote",
     "kick_limited",
@@ -126,6 +127,7 @@ impl Counters {
                 "yield_receiver",
                 "yield_pending",
                 "yield_nominee",
+                "pause_receiver",
                 "redirected",
                 "receiver_runs",
             ],

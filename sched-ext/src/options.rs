@@ -74,6 +74,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     pub(crate) loan_us: u64,
 
+    /// Time in us that the receiver of an IPI runs on after its EOI, before it gives a loan back
+    ///
+    /// Linux ends an interrupt first, and handles it then.
+    #[arg(long, value_name = "US", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    pub(crate) answer_us: u64,
+
     /// Credit the target as the directed-yield series does, instead of lending it the yielder's slice
     ///
     /// Loans keep the share of each VM. Credits take time from all other tasks, within the guard.

@@ -161,6 +161,7 @@ fn configure(open: &mut OpenScxStealtimeSkel<'_>, options: &Options) {
         data.guard_burst_ns = options.guard_burst_ms * 1_000_000;
         data.force_interval_ns = options.force_interval_ms * 1_000_000;
         data.loan_max_ns = options.loan_us * 1_000;
+        data.answer_ns = options.answer_us * 1_000;
         data.ipi_window_ns = options.ipi_window_ms * 1_000_000;
         data.watchdog_ns = options.watchdog_ms * 1_000_000;
         data.domains = topology.domains;
@@ -248,6 +249,7 @@ fn adapt(open: &mut OpenScxStealtimeSkel<'_>) -> Result<bool, Box<dyn Error>> {
         open.progs.on_accept.set_autoload(false);
         open.progs.on_eoi.set_autoload(false);
         open.progs.on_pv_eoi.set_autoload(false);
+        open.progs.on_spin.set_autoload(false);
     }
     Ok(tracks)
 }
@@ -273,6 +275,7 @@ fn track(skel: &mut ScxStealtimeSkel<'_>) -> Result<Vec<Link>, Box<dyn Error>> {
         skel.progs.on_accept.attach()?,
         skel.progs.on_eoi.attach()?,
         skel.progs.on_pv_eoi.attach()?,
+        skel.progs.on_spin.attach()?,
     ])
 }
 

@@ -125,21 +125,24 @@ outside:
 	inc qword ptr [rbx + 16]
 	jmp lock_loop
 
-	/* The handler of vector 0x40: the sender's request is the answer. */
+	/*
+	 * The handler of vector 0x40: the sender's request is the answer. As in Linux (apic_eoi), the EOI comes
+	 * first.
+	 */
 	.org 0x200
 	push rax
 	push rcx
 	push rdx
+	mov ecx, 0x80b
+	xor eax, eax
+	xor edx, edx
+	wrmsr
 	mov rax, [rbx - 64 + 24]
 	cmp esi, 3
 	jb answer
 	mov rax, [0x20000 + 24]
 answer:
 	mov [rbx], rax
-	mov ecx, 0x80b
-	xor eax, eax
-	xor edx, edx
-	wrmsr
 	pop rdx
 	pop rcx
 	pop rax

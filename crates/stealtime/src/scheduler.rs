@@ -18,10 +18,11 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Control groups in a line, at most.
 const MOST_SHARES: usize = 4;
 /// Kinds of counts that have a name of their own: what, kind, the counter, and that of its time.
-const COUNTS: [(&str, &str, &str, Option<&str>); 13] = [
+const COUNTS: [(&str, &str, &str, Option<&str>); 14] = [
     ("served", "receiver", "yield_receiver", None),
     ("served", "pending", "yield_pending", None),
     ("served", "nominee", "yield_nominee", None),
+    ("served", "pause", "pause_receiver", None),
     ("target", "picked", "want_picked", Some("yield_to_run_ns")),
     ("target", "missed", "want_missed", None),
     ("loan", "lent", "loans", Some("lent_ns")),

@@ -4,9 +4,12 @@
 //! borrows the rest of the yielder's request, and runs at the yielder's cost. A confirmed receiver does
 //! so until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
 //! nominee the rest of its request. The VM's share stays, and no third party pays.
+//!
+//! KVM may nominate no vCPU. Without APICv it passes over those preempted in user mode, even if an
+//! interrupt of theirs is pending. Then the PAUSE exit itself is a yield to the receiver.
 
 use super::queues::LEAST_SLICE_NS;
-use super::{Affinity, Place, Scx, Want, Yields};
+use super::{Affinity, Place, Scx, Task, Want, Yields};
 use crate::fair::{Error, RqId, TaskId};
 use crate::lag_credit::arithmetic::is_due;
 
@@ -26,7 +29,7 @@ pub enum Refusal {
     Mode,
     /// The receiver runs, and its answer is near: the yielder spins on.
     ReceiverRuns,
-    /// The receiver has answered since the yielder's exit.
+    /// The yielder has hardly run since it was answered, and has not seen it yet.
     Answered,
     /// Neither the yielder nor the target has had less than its share. The yielder's CPU picks once KVM's
     /// scan is over: tasks that are due run.
@@ -58,6 +61,8 @@ pub enum Outcome {
     Served(Served),
     /// Yields by reason.
     Refused(Refusal),
+    /// Receivers that run because of a PAUSE exit at which KVM nominates no vCPU.
+    PauseReceiver,
     /// Slices lent to a target.
     Loans,
     /// Of them, ended by the receiver's EOI.
@@ -72,7 +77,7 @@ pub enum Outcome {
     WantMissed,
 }
 
-const OUTCOMES: [Outcome; 14] = [
+const OUTCOMES: [Outcome; 15] = [
     Outcome::Served(Served::Receiver),
     Outcome::Served(Served::Nominee),
     Outcome::Refused(Refusal::Mode),
@@ -81,6 +86,7 @@ const OUTCOMES: [Outcome; 14] = [
     Outcome::Refused(Refusal::Guard),
     Outcome::Refused(Refusal::Pinned),
     Outcome::Refused(Refusal::NotQueued),
+    Outcome::PauseReceiver,
     Outcome::Loans,
     Outcome::LoansReturned,
     Outcome::HandedOver,
@@ -121,10 +127,13 @@ impl Counts {
 pub enum Awaits {
     /// It has sent no IPI lately. It may wait for a lock.
     NoIpi,
-    /// All known receivers of its last IPI have answered.
+    /// It has sent an IPI lately, and no known receiver of it is to answer.
     Nothing,
-    /// The answer has come since the yielder left its guest.
-    Answered,
+    /// All known receivers of its last IPI have answered, the last one at `at_ns`.
+    Answered {
+        /// Time of the EOI in ns, or now if the yielder has not been in its guest since.
+        at_ns: u64,
+    },
     /// The receiver has not ended the interrupt.
     Receiver {
         /// Its thread.
@@ -135,6 +144,14 @@ pub enum Awaits {
         /// `KVM_FEATURE_PV_EOI` KVM sees them at a later exit.
         shows_eoi: bool,
     },
+}
+
+/// What the yielder's last IPI means for a yield.
+enum Aim {
+    Receiver(Target),
+    Refused(Refusal),
+    /// No receiver waits for a CPU: KVM's nominee is next in order.
+    Nominee,
 }
 
 /// A task that a yield is to run.
@@ -202,34 +219,10 @@ impl Scx {
             return Yielded::Refused(Refusal::Mode);
         }
         self.charge_running(yielder, now_ns);
-        let follows = self.config.yields == Yields::Receiver;
-        match awaits {
-            Awaits::Answered => return Yielded::Refused(Refusal::Answered),
-            Awaits::Receiver {
-                task,
-                sent_ns,
-                shows_eoi,
-            } if follows => {
-                if let Ok(receiver) = self.index_of(task) {
-                    match self.tasks[receiver].place {
-                        Place::Running if self.answer_is_near(receiver, sent_ns, now_ns) => {
-                            return Yielded::Refused(Refusal::ReceiverRuns);
-                        }
-                        Place::Queue { .. } | Place::Local => {
-                            let target = Target {
-                                index: receiver,
-                                served: Served::Receiver,
-                                shows_eoi,
-                                takes_over: false,
-                            };
-                            return self.serve(number, yielder, target, now_ns, affinity);
-                        }
-                        // It sleeps, or is held up: KVM's nominee is next in order.
-                        Place::Running | Place::Asleep => (),
-                    }
-                }
-            }
-            Awaits::NoIpi | Awaits::Nothing | Awaits::Receiver { .. } => (),
+        match self.aim(number, awaits, now_ns) {
+            Aim::Receiver(target) => return self.serve(number, yielder, target, now_ns, affinity),
+            Aim::Refused(refusal) => return Yielded::Refused(refusal),
+            Aim::Nominee => (),
         }
         if matches!(self.tasks[nominee].place, Place::Asleep | Place::Running) {
             return Yielded::Refused(Refusal::NotQueued);
@@ -238,15 +231,69 @@ impl Scx {
             index: nominee,
             served: Served::Nominee,
             shows_eoi: false,
-            takes_over: follows && awaits == Awaits::NoIpi,
+            takes_over: self.config.yields.follows_ipis() && awaits == Awaits::NoIpi,
         };
         self.serve(number, yielder, target, now_ns, affinity)
     }
 
-    /// An answer that takes longer than an interrupt does is held up.
-    fn answer_is_near(&self, receiver: usize, sent_ns: u64, now_ns: u64) -> bool {
-        let since_ns = self.cpus[self.tasks[receiver].cpu].since_ns.unwrap_or(0);
-        now_ns.saturating_sub(sent_ns.max(since_ns)) < self.config.spin_ns
+    fn aim(&self, number: usize, awaits: Awaits, now_ns: u64) -> Aim {
+        let (task, sent_ns, shows_eoi) = match awaits {
+            Awaits::NoIpi | Awaits::Nothing => return Aim::Nominee,
+            Awaits::Answered { at_ns } => {
+                return match self.cpus[number].is_near(at_ns, now_ns, self.config.spin_ns) {
+                    true => Aim::Refused(Refusal::Answered),
+                    false => Aim::Nominee,
+                };
+            }
+            Awaits::Receiver {
+                task,
+                sent_ns,
+                shows_eoi,
+            } if self.config.yields.follows_ipis() => (task, sent_ns, shows_eoi),
+            Awaits::Receiver { .. } => return Aim::Nominee,
+        };
+        let Ok(index) = self.index_of(task) else {
+            return Aim::Nominee;
+        };
+        let Task { place, cpu, .. } = self.tasks[index];
+        match place {
+            Place::Running if self.cpus[cpu].is_near(sent_ns, now_ns, self.config.spin_ns) => {
+                Aim::Refused(Refusal::ReceiverRuns)
+            }
+            Place::Queue { .. } | Place::Local => Aim::Receiver(Target {
+                index,
+                served: Served::Receiver,
+                shows_eoi,
+                takes_over: false,
+            }),
+            // It sleeps, or is held up: an answer takes longer than an interrupt does.
+            Place::Running | Place::Asleep => Aim::Nominee,
+        }
+    }
+
+    /// The current task of `cpu` leaves its guest by PAUSE, and KVM nominates no vCPU. `None` if the
+    /// yielder goes on, else the outcome: the caller picks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Idle`], an unknown CPU.
+    pub fn pause(
+        &mut self,
+        cpu: RqId,
+        awaits: Awaits,
+        now_ns: u64,
+        affinity: &impl Affinity,
+    ) -> Result<Option<Yielded>, Error> {
+        let number = self.cpu_index(cpu)?;
+        let yielder = self.cpus[number].current.ok_or(Error::Idle(cpu))?;
+        let Aim::Receiver(target) = self.aim(number, awaits, now_ns) else {
+            return Ok(None);
+        };
+        self.charge_running(yielder, now_ns);
+        let yielded = self.serve(number, yielder, target, now_ns, affinity);
+        let served = matches!(yielded, Yielded::Served { .. });
+        self.outcomes.add(Outcome::PauseReceiver, u64::from(served));
+        Ok(Some(yielded))
     }
 
     fn serve(
@@ -339,32 +386,51 @@ impl Scx {
     }
 
     /// The receiver's EOI settles the record of `sender`: if the receiver runs on its loan, the lender
-    /// has its slice back. The CPU that is to reschedule.
+    /// has its slice back. The CPU, and when to call [`Scx::end_loan`] for it, in ns.
     ///
     /// # Errors
     ///
     /// A stale id.
-    pub fn answered(&mut self, sender: TaskId, receiver: TaskId) -> Result<Option<RqId>, Error> {
+    pub fn answered(
+        &mut self,
+        sender: TaskId,
+        receiver: TaskId,
+        now_ns: u64,
+    ) -> Result<Option<(RqId, u64)>, Error> {
         let (_, index) = (self.index_of(sender)?, self.index_of(receiver)?);
-        let task = &self.tasks[index];
-        if task.place != Place::Running || task.loan.is_none_or(|loan| loan.lender != sender) {
+        let Task {
+            place, cpu, loan, ..
+        } = self.tasks[index];
+        if place != Place::Running || loan.is_none_or(|loan| loan.lender != sender) {
             return Ok(None);
         }
-        let cpu = task.cpu;
-        self.give_back(index, sender);
+        self.cpus[cpu].want = Some(Want::back(sender));
+        let time_ns = now_ns + self.config.answer_ns;
+        self.cpus[cpu].returns_ns = Some(time_ns);
         self.outcomes.add(Outcome::LoansReturned, 1);
-        Ok(Some(RqId(cpu as u32)))
+        Ok(Some((RqId(cpu as u32), time_ns)))
     }
 
-    /// The lender runs next where the borrower runs, if it is due.
-    pub(super) fn give_back(&mut self, borrower: usize, lender: TaskId) {
-        let task = &mut self.tasks[borrower];
-        task.slice_ns = 0;
-        self.cpus[task.cpu].want = Some(Want {
-            task: lender,
-            lender: None,
-            slice_ns: 0,
-            is_timed: false,
-        });
+    /// The timer of a loan: the lender has its slice back, if it is due. Whether `cpu` is to
+    /// reschedule.
+    ///
+    /// # Errors
+    ///
+    /// An unknown CPU.
+    pub fn end_loan(&mut self, cpu: RqId, now_ns: u64) -> Result<bool, Error> {
+        let number = self.cpu_index(cpu)?;
+        let Some(index) = self.cpus[number].current else {
+            return Ok(false);
+        };
+        self.charge_running(index, now_ns);
+        let loan = self.tasks[index].loan;
+        if self.cpus[number].returns_ns.is_none() {
+            let Some(loan) = loan.filter(|loan| loan.left_ns == 0) else {
+                return Ok(false);
+            };
+            self.cpus[number].want = Some(Want::back(loan.lender));
+        }
+        self.tasks[index].slice_ns = 0;
+        Ok(true)
     }
 }

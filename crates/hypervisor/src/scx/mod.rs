@@ -69,6 +69,12 @@ pub enum Yields {
     Receiver,
 }
 
+impl Yields {
+    const fn follows_ipis(self) -> bool {
+        matches!(self, Self::Receiver)
+    }
+}
+
 /// Options of `scx_stealtime`. Times are in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -82,6 +88,9 @@ pub struct Config {
     pub spin_ns: u64,
     /// Longest loan to the receiver of an IPI where the hardware completes EOIs, APICv (`--loan-us`).
     pub loan_ns: u64,
+    /// How long the receiver of an IPI runs on after its EOI, before it gives the slice back
+    /// (`--answer-us`). Linux ends an interrupt first, and handles it then (`apic_eoi`).
+    pub answer_ns: u64,
     /// Shortest time between two forced reschedules of a CPU (`--force-interval-ms`).
     pub force_interval_ns: u64,
 }
@@ -94,6 +103,7 @@ impl Default for Config {
             yields: Yields::Receiver,
             spin_ns: 50_000,
             loan_ns: 200_000,
+            answer_ns: 50_000,
             force_interval_ns: 6_000_000,
         }
     }
@@ -185,6 +195,18 @@ struct Want {
     is_timed: bool,
 }
 
+impl Want {
+    /// The lender of a loan that ends runs next, if it is due.
+    const fn back(lender: TaskId) -> Self {
+        Self {
+            task: lender,
+            lender: None,
+            slice_ns: 0,
+            is_timed: false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Cpu {
     domain: usize,
@@ -194,7 +216,16 @@ struct Cpu {
     /// Deadline of the current task as it began, or at the last tick.
     deadline: u64,
     since_ns: Option<u64>,
+    /// When the current task gives its loan back, after it has ended the interrupt that the loan is for.
+    returns_ns: Option<u64>,
     forced_ns: Option<u64>,
+}
+
+impl Cpu {
+    /// Whether the current task has run for less than `spin_ns` since a time.
+    fn is_near(&self, time_ns: u64, now_ns: u64, spin_ns: u64) -> bool {
+        now_ns.saturating_sub(time_ns.max(self.since_ns.unwrap_or(0))) < spin_ns
+    }
 }
 
 /// The scheduler of a host.
@@ -238,6 +269,7 @@ impl Scx {
             want: None,
             deadline: 0,
             since_ns: None,
+            returns_ns: None,
             forced_ns: None,
         });
         RqId(self.cpus.len() as u32 - 1)

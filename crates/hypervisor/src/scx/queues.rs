@@ -174,6 +174,7 @@ impl Scx {
         task.exec_start = None;
         task.loan = None;
         self.cpus[number].since_ns = None;
+        self.cpus[number].returns_ns = None;
     }
 
     /// `ops.tick`: whether the current task's slice is used up.
@@ -271,27 +272,10 @@ impl Scx {
 
     /// Slices end at ticks, and loans by a timer of their own.
     fn loan_end_ns(&self, index: usize, now_ns: u64) -> Option<u64> {
-        let loan = self.tasks[index].loan.filter(|loan| loan.is_timed)?;
-        Some(now_ns + loan.left_ns)
-    }
-
-    /// The timer of a loan: the lender has its slice back, if it is due. Whether `cpu` is to
-    /// reschedule.
-    ///
-    /// # Errors
-    ///
-    /// An unknown CPU.
-    pub fn end_loan(&mut self, cpu: RqId, now_ns: u64) -> Result<bool, Error> {
-        let number = self.cpu_index(cpu)?;
-        let Some(index) = self.cpus[number].current else {
-            return Ok(false);
-        };
-        self.charge_running(index, now_ns);
-        let Some(loan) = self.tasks[index].loan.filter(|loan| loan.left_ns == 0) else {
-            return Ok(false);
-        };
-        self.give_back(index, loan.lender);
-        Ok(true)
+        let Task { cpu, loan, .. } = self.tasks[index];
+        let timed = loan.filter(|loan| loan.is_timed);
+        let end_ns = timed.map(|loan| now_ns + loan.left_ns);
+        self.cpus[cpu].returns_ns.or(end_ns)
     }
 
     /// `ops.running`.
@@ -329,6 +313,7 @@ impl Scx {
         if let Some(index) = current {
             // A loan is one slice: a task that goes on pays for itself.
             self.tasks[index].loan = None;
+            self.cpus[number].returns_ns = None;
         }
         let domain = self.cpus[number].domain;
         self.take_wanted(number, affinity)

@@ -102,12 +102,72 @@ fn the_receiver_runs_on_a_loan_until_its_answer() {
     assert_eq!(host.pick(), Some(receiver));
     host.now_ns += MS / 5;
     let lag = host.scx.lag_ns(receiver).expect("a task");
-    assert_eq!(host.scx.answered(sender, receiver), Ok(Some(host.cpu)));
+    // Its handler may follow the EOI: it runs on for a little.
+    let end_ns = host.now_ns + Config::default().answer_ns;
+    let answered = host.scx.answered(sender, receiver, host.now_ns);
+    assert_eq!(answered, Ok(Some((host.cpu, end_ns))));
+    let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
+    let picked = picked.map(|picked| (picked.task, picked.loan_end_ns));
+    assert_eq!(picked, Ok((Some(receiver), Some(end_ns))));
+    host.now_ns = end_ns;
+    assert_eq!(host.scx.end_loan(host.cpu, host.now_ns), Ok(true));
     assert_eq!(host.pick(), Some(sender));
     // The sender paid: the receiver has lost nothing against the average but what moved the average.
     assert!(host.scx.lag_ns(receiver).expect("a task") >= lag);
     let counts: Vec<u64> = host.scx.outcomes().map(|(_, count)| count).collect();
-    assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, MS / 5, 2, 0]);
+    let lent_ns = MS / 5 + Config::default().answer_ns;
+    assert_eq!(counts, [1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, lent_ns, 2, 0]);
+}
+
+/// KVM nominates no vCPU: the PAUSE exit is a yield to the receiver, and to no one else.
+#[test]
+fn a_pause_exit_without_a_nominee_runs_the_receiver() {
+    let mut host = Host::new();
+    let [sender, receiver, third] = [(); 3].map(|()| host.awake(0, None));
+    host.now_ns += MS / 10;
+    assert_eq!(host.scx.running(host.cpu), Ok(Some(sender)));
+    let awaits = |task| Awaits::Receiver {
+        task,
+        sent_ns: host.now_ns,
+        shows_eoi: true,
+    };
+    let others = [
+        Awaits::NoIpi,
+        Awaits::Nothing,
+        Awaits::Answered { at_ns: host.now_ns },
+        awaits(sender),
+    ];
+    let mut scx = host.scx.clone();
+    for other in others {
+        let paused = scx.pause(host.cpu, other, host.now_ns, &Anywhere);
+        assert_eq!(paused, Ok(None), "{other:?}");
+    }
+    let paused = scx.pause(host.cpu, awaits(third), host.now_ns, &Anywhere);
+    let served = Yielded::Served {
+        target: Served::Receiver,
+        kicked: None,
+    };
+    assert_eq!(paused, Ok(Some(served)));
+    let count = |scx: &Scx, asked| {
+        let mut counts = scx.outcomes();
+        counts
+            .find(|(outcome, _)| *outcome == asked)
+            .map(|(_, n)| n)
+    };
+    assert_eq!(count(&scx, Outcome::PauseReceiver), Some(1));
+    assert_eq!(count(&scx, Outcome::Served(Served::Receiver)), Some(0));
+    let picked = scx.pick(host.cpu, host.now_ns, &Anywhere).expect("a CPU");
+    assert_eq!(picked.task, Some(third));
+    // Only the default mode follows IPIs.
+    let config = Config {
+        yields: Yields::Nominee,
+        ..Config::default()
+    };
+    host.scx.config = config;
+    let paused = host
+        .scx
+        .pause(host.cpu, awaits(receiver), host.now_ns, &Anywhere);
+    assert_eq!(paused, Ok(None));
 }
 
 /// A nominee answers no one: where it runs on a loan, no EOI ends that. It ends with the yielder's request.
@@ -233,7 +293,9 @@ fn yields_are_refused_with_their_reason() {
             .yield_to(host.cpu, sleeper, awaits, now_ns, &Anywhere)
     };
     let refused = |refusal| Ok(Yielded::Refused(refusal));
-    assert_eq!(yield_to(Awaits::Answered, MS), refused(Refusal::Answered));
+    let answered = Awaits::Answered { at_ns: MS };
+    assert_eq!(yield_to(answered, MS + 49_999), refused(Refusal::Answered));
+    assert_eq!(yield_to(answered, MS + 50_000), refused(Refusal::NotQueued));
     assert_eq!(yield_to(Awaits::Nothing, MS), refused(Refusal::NotQueued));
     let near = Awaits::Receiver {
         task: sender,
@@ -274,7 +336,7 @@ proptest! {
                     scx.yield_to(cpu, task, awaits, now_ns, &Anywhere).expect("a vCPU runs");
                 }
                 5 => {
-                    let _ = scx.answered(task, tasks[(n + 1) % 6]);
+                    let _ = scx.answered(task, tasks[(n + 1) % 6], now_ns);
                 }
                 _ => {}
             }

@@ -91,6 +91,8 @@ pub struct ScxKnobs {
     pub yields: Yields,
     /// `sched.scx.spin_ns`: how long a vCPU spins on while the receiver of its IPI runs.
     pub spin_ns: u64,
+    /// `sched.scx.answer_ns`: how long the receiver of an IPI runs on after its EOI.
+    pub answer_ns: u64,
 }
 
 impl Default for ScxKnobs {
@@ -99,6 +101,7 @@ impl Default for ScxKnobs {
         Self {
             yields: usual.yields,
             spin_ns: usual.spin_ns,
+            answer_ns: usual.answer_ns,
         }
     }
 }
@@ -113,6 +116,7 @@ impl ScxKnobs {
             tick_ns: 1_000_000_000 / u64::from(sched.hz),
             yields: self.yields,
             spin_ns: self.spin_ns,
+            answer_ns: self.answer_ns,
             ..scx::Config::default()
         }
     }

@@ -6,7 +6,7 @@ use stealtime_hypervisor::fair::{
 };
 use stealtime_hypervisor::scx::{Affinity, Awaits, Refusal, Scx, Yielded};
 
-use super::{Host, Irq, Task, irq, place};
+use super::{Host, Irq, Task, irq, place, tick};
 use crate::fault::Sim;
 use crate::ids::{CpuNr, Number, Table, TaskNr};
 
@@ -321,17 +321,40 @@ pub(crate) fn yield_to(
     }
 }
 
+/// What runs on `cpu` has spun, and KVM asks for no yield. Whether the caller is to pick.
+pub(crate) fn pause(host: &mut Host<'_>, cpu: CpuNr, awaits: Awaits) -> Result<bool, Error> {
+    let (rq, now) = (host.cpus[cpu].rq, host.clock.now());
+    let allowed = Allowed {
+        tasks: &host.tasks,
+        by_slot: &host.by_slot,
+    };
+    let Class::Scx(scx) = &mut host.class else {
+        return Ok(false);
+    };
+    match scx.pause(rq, awaits, now, &allowed)? {
+        None => Ok(false),
+        Some(Yielded::Refused(Refusal::Pinned)) => Ok(false),
+        Some(yielded) => {
+            if let Yielded::Served {
+                kicked: Some(kicked),
+                ..
+            } = yielded
+            {
+                interrupt(host, host.cpu_of(kicked), cpu);
+            }
+            Ok(true)
+        }
+    }
+}
+
 /// The EOI of a vCPU's thread settles the IPI of another one's: a loan of `scx_stealtime` ends.
 pub(crate) fn answered(host: &mut Host<'_>, sender: TaskNr, receiver: TaskNr) -> Sim {
     let (lender, borrower) = (host.tasks[sender].fair, host.tasks[receiver].fair);
     let Class::Scx(scx) = &mut host.class else {
         return Ok(());
     };
-    match scx.answered(lender, borrower)? {
-        Some(rq) => {
-            let cpu = host.cpu_of(rq);
-            irq::request_resched(host, cpu, Resched::Now, cpu)
-        }
-        None => Ok(()),
+    if let Some((rq, time)) = scx.answered(lender, borrower, host.clock.now())? {
+        tick::arm_hrtick(host, host.cpu_of(rq), Some(time));
     }
+    Ok(())
 }

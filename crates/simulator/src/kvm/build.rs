@@ -247,6 +247,7 @@ fn add_vcpu(
         window: false,
         pv_unhalted: false,
         answered: false,
+        answered_ns: 0,
         eois: Eois::Unseen,
         pv_eoi: None,
         parked: false,

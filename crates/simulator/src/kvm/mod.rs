@@ -95,6 +95,8 @@ pub(crate) struct Vcpu {
     pub(crate) pv_unhalted: bool,
     /// All awaited answers have come since the last entry.
     pub(crate) answered: bool,
+    /// When the last of the awaited answers came, in ns; 0: none has.
+    pub(crate) answered_ns: u64,
     pub(crate) eois: Eois,
     /// The vector of a paravirtual EOI that the hypervisor has not seen.
     pub(crate) pv_eoi: Option<NonZeroU8>,

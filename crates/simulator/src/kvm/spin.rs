@@ -12,8 +12,17 @@ use stealtime_hypervisor::scx::Awaits;
 use super::{Eois, Kvm, VcpuRun, Word, tracking};
 use crate::fault::Sim;
 use crate::guest::{Guests, spin};
-use crate::host::{Body, Flow, Host, TaskState, poll};
+use crate::host::{Body, Flow, Host, TaskState, class, poll};
 use crate::ids::{CpuNr, VcpuNr, VmNr};
+
+/// What the scheduler has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Yields {
+    None,
+    Refused,
+    /// The CPU is given away.
+    Served,
+}
 
 /// What the search for a vCPU asks.
 struct Asked<'m, 'a> {
@@ -22,7 +31,7 @@ struct Asked<'m, 'a> {
     host: &'m mut Host<'a>,
     cpu: CpuNr,
     vm: VmNr,
-    yielded: bool,
+    yields: Yields,
     failed: Option<fair::Error>,
 }
 
@@ -72,7 +81,11 @@ impl YieldHost for Asked<'_, '_> {
         let awaits = awaits(self.kvm, self.host, self.cpu, self.vm);
         match self.host.yield_to(self.cpu, task, awaits) {
             Ok(answer) => {
-                self.yielded |= answer == YieldTo::Yielded;
+                if answer == YieldTo::Yielded {
+                    self.yields = Yields::Served;
+                } else if self.yields == Yields::None {
+                    self.yields = Yields::Refused;
+                }
                 answer
             }
             Err(error) => {
@@ -89,14 +102,14 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
         .current
         .map(|task| &host.tasks()[task].body);
     let Some(&Body::Vcpu(yielder)) = current else {
-        return Awaits::Nothing;
+        return Awaits::NoIpi;
     };
     let v = &kvm.vcpus[yielder];
     if v.answered {
-        return Awaits::Answered;
+        return Awaits::Answered { at_ns: host.now() };
     }
     let Some(answers) = kvm.vms[vm].answers_due.get(v.index as usize) else {
-        return Awaits::Nothing;
+        return Awaits::NoIpi;
     };
     let window_ns = host.cfg().knobs.kvm.directed_yield.ipi.ipi_window_ns;
     let vcpu_of = |index| &kvm.vcpus[VcpuNr(yielder.0 - v.index + index)];
@@ -112,12 +125,15 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
                 shows_eoi: receiver.eois == Eois::Shown,
             }
         }
-        None if answers.has_sent(window_ns, host.now()) => Awaits::Nothing,
+        None if answers.has_sent(window_ns, host.now()) => match v.answered_ns {
+            0 => Awaits::Nothing,
+            at_ns => Awaits::Answered { at_ns },
+        },
         None => Awaits::NoIpi,
     }
 }
 
-/// Puts a question to the vCPUs of `vm`: the answer, and whether `cpu` is given away by it.
+/// Puts a question to the vCPUs of `vm`: the answer, and what the scheduler of `cpu` has been asked.
 fn ask<T>(
     kvm: &Kvm,
     guests: &Guests,
@@ -125,20 +141,20 @@ fn ask<T>(
     cpu: CpuNr,
     vm: VmNr,
     question: impl FnOnce(&mut Asked<'_, '_>) -> T,
-) -> Sim<(T, bool)> {
+) -> Sim<(T, Yields)> {
     let mut query = Asked {
         kvm,
         guests,
         host,
         cpu,
         vm,
-        yielded: false,
+        yields: Yields::None,
         failed: None,
     };
     let answer = question(&mut query);
     match query.failed {
         Some(error) => Err(error.into()),
-        None => Ok((answer, query.yielded)),
+        None => Ok((answer, query.yields)),
     }
 }
 
@@ -179,7 +195,7 @@ pub(crate) fn on_spin(
             .directed_yield
             .on_spin(vcpus, &knobs, index, in_kernel, now, &())
     });
-    let (outcome, yielded) = query?;
+    let (outcome, yields) = query?;
     let Ok(outcome) = outcome else {
         return host.broken("a spinning vCPU is not of its VM");
     };
@@ -190,12 +206,20 @@ pub(crate) fn on_spin(
         let awaited = spin::awaited_vcpu(guests, vcpu) == Some(boost.vcpu);
         host.stats_mut().yields_to_awaited += u64::from(awaited);
     }
-    if yielded {
+    let gives_way = match yields {
+        Yields::None => {
+            let awaits = awaits(kvm, host, cpu, vm);
+            class::pause(host, cpu, awaits)?
+        }
+        Yields::Refused => false,
+        Yields::Served => true,
+    };
+    if yields == Yields::Served {
         // The thread is switched out within `kvm_vcpu_on_spin`: until it is back, on its way
         // into the guest, others see that it spins.
         kvm.vcpus[vcpu].yields.begin_spin();
     }
-    Ok(yielded.then_some(Flow::Schedule))
+    Ok(gives_way.then_some(Flow::Schedule))
 }
 
 /// `KVM_HC_SCHED_YIELD`; and DIAGNOSE 9c of s390, which asks and does the same
@@ -233,11 +257,11 @@ pub(super) fn sched_yield(
     if !is_s390 && poll::single_task_running(host, cpu)? {
         return Ok(None);
     }
-    let ((), yielded) = ask(kvm, guests, host, cpu, vm, |vcpus| {
+    let ((), yields) = ask(kvm, guests, host, cpu, vm, |vcpus| {
         let state = vcpus.state(target);
         if state.is_some_and(|state| state.flags().has(YieldFlags::READY)) {
             vcpus.yield_to(target);
         }
     })?;
-    Ok(yielded.then_some(Flow::Schedule))
+    Ok((yields == Yields::Served).then_some(Flow::Schedule))
 }

@@ -11,6 +11,7 @@ const CONFIG: Config = Config {
     yields: Yields::Receiver,
     spin_ns: 60_000,
     loan_ns: 300_000,
+    answer_ns: 25_000,
     force_interval_ns: 3_000_000,
 };
 
@@ -84,6 +85,7 @@ impl Pair {
             charged_ns: 0,
             slice_ns: 0,
             loan: None,
+            returns_ns: None,
         }
     }
 
@@ -135,13 +137,11 @@ impl Pair {
                 plain.yield_task(cpu, now_ns);
             }
             10..15 if runs => {
-                let receiver = Awaits::Receiver {
-                    task: plain.threads[other].id,
-                    sent_ns: now_ns.saturating_sub(step.sent_ns),
-                    shows_eoi: step.kind == 13,
-                };
+                let receiver = step.receiver(plain.threads[other].id, now_ns);
                 let awaits = match step.kind {
-                    10 => Awaits::Answered,
+                    10 => Awaits::Answered {
+                        at_ns: now_ns.saturating_sub(step.sent_ns),
+                    },
                     11 => Awaits::NoIpi,
                     12 => Awaits::Nothing,
                     _ => receiver,
@@ -158,14 +158,22 @@ impl Pair {
                     lender(&plain.threads[receiver]).filter(|_| !step.sent_ns.is_multiple_of(4));
                 let sender = sender.filter(|id| plain.threads.iter().any(|t| t.id == *id));
                 let sender = sender.unwrap_or(task);
-                let answered = ours.answered(sender, plain.threads[receiver].id);
-                prop_assert_eq!(answered, Ok(plain.answered(sender, receiver)));
+                let answered = ours.answered(sender, plain.threads[receiver].id, now_ns);
+                prop_assert_eq!(answered, Ok(plain.answered(sender, receiver, now_ns)));
             }
             16 => prop_assert_eq!(ours.end_loan(rq, now_ns), Ok(plain.end_loan(cpu, now_ns))),
+            18 if runs => {
+                let awaits = step.receiver(plain.threads[other].id, now_ns);
+                let allowed = plain.allowed.clone();
+                let paused = ours.pause(rq, awaits, now_ns, &allowed);
+                prop_assert_eq!(paused, Ok(plain.pause(cpu, awaits, now_ns)));
+            }
             17 => {
                 let (group, weight) = (index % 3, 1 + step.sent_ns % 400);
-                let set = ours.set_weight(GroupId(group as u32), weight as u32);
-                prop_assert_eq!(set, Ok(()));
+                prop_assert!(
+                    ours.set_weight(GroupId(group as u32), weight as u32)
+                        .is_ok()
+                );
                 plain.groups[group].1 = weight;
             }
             _ => {
@@ -205,6 +213,17 @@ struct Step {
     tasks: [usize; 2],
     gap_ns: u64,
     sent_ns: u64,
+}
+
+impl Step {
+    /// The yielder waits for this task.
+    fn receiver(&self, task: TaskId, now_ns: u64) -> Awaits {
+        Awaits::Receiver {
+            task,
+            sent_ns: now_ns.saturating_sub(self.sent_ns),
+            shows_eoi: self.kind == 13 || self.sent_ns.is_multiple_of(2),
+        }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {

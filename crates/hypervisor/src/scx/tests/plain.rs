@@ -28,6 +28,7 @@ pub(super) struct Thread {
     pub(super) charged_ns: u64,
     pub(super) slice_ns: u64,
     pub(super) loan: Option<Loan>,
+    pub(super) returns_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -244,7 +245,12 @@ impl Plain {
     pub(super) fn sleep(&mut self, index: usize) {
         self.leave(index);
         self.threads[index].spot = Spot::Asleep;
-        self.threads[index].loan = None;
+        self.end(index);
+    }
+
+    /// The thread pays for itself.
+    fn end(&mut self, index: usize) {
+        (self.threads[index].loan, self.threads[index].returns_ns) = (None, None);
     }
 
     pub(super) fn block(&mut self, cpu: usize, now_ns: u64) {
@@ -329,7 +335,7 @@ impl Plain {
 
     fn dispatch(&mut self, cpu: usize, current: Option<usize>) -> Option<usize> {
         if let Some(index) = current {
-            self.threads[index].loan = None;
+            self.end(index);
         }
         if let Some(index) = self.wanted(cpu).or_else(|| self.by_deadline(cpu, current)) {
             return Some(index);
@@ -375,15 +381,17 @@ impl Plain {
                 self.inserted += 1;
                 let thread = &mut self.threads[i];
                 thread.spot = Spot::Queue(thread.deadline, self.inserted);
-                (thread.slice_ns, thread.loan) = (self.config.slice_ns, None);
+                thread.slice_ns = self.config.slice_ns;
                 picked.requeued = Some(thread.id);
+                self.end(i);
             }
             self.begin(index, cpu, now_ns);
         }
         let thread = &self.threads[index];
         picked.task = Some(thread.id);
         let loan = thread.loan.filter(|loan| loan.is_timed);
-        picked.loan_end_ns = loan.map(|loan| now_ns + loan.left_ns);
+        let end_ns = loan.map(|loan| now_ns + loan.left_ns);
+        picked.loan_end_ns = thread.returns_ns.or(end_ns);
         picked
     }
 
@@ -420,34 +428,45 @@ impl Plain {
             return false;
         };
         self.charge_running(index, now_ns);
-        let ended = self.threads[index].loan.filter(|loan| loan.left_ns == 0);
-        if let Some(loan) = ended {
-            self.give_back(index, loan.lender);
+        let thread = &self.threads[index];
+        let ended = match (thread.returns_ns, thread.loan) {
+            (None, Some(loan)) if loan.left_ns == 0 => {
+                self.want_back(cpu, loan.lender);
+                true
+            }
+            (returns_ns, _) => returns_ns.is_some(),
+        };
+        if ended {
+            self.threads[index].slice_ns = 0;
         }
-        ended.is_some()
+        ended
     }
 
-    fn give_back(&mut self, borrower: usize, task: TaskId) {
-        self.threads[borrower].slice_ns = 0;
-        let want = Want {
+    fn want_back(&mut self, cpu: usize, task: TaskId) {
+        self.cores[cpu].want = Some(Want {
             task,
             lender: None,
             slice_ns: 0,
             is_timed: false,
-        };
-        self.cores[self.threads[borrower].cpu].want = Some(want);
+        });
     }
 
-    pub(super) fn answered(&mut self, sender: TaskId, receiver: usize) -> Option<RqId> {
-        let thread = &self.threads[receiver];
-        let cpu = RqId(thread.cpu as u32);
+    pub(super) fn answered(
+        &mut self,
+        sender: TaskId,
+        receiver: usize,
+        now_ns: u64,
+    ) -> Option<(RqId, u64)> {
+        let thread = &mut self.threads[receiver];
         let lent = thread.loan.is_some_and(|loan| loan.lender == sender);
         if thread.spot != Spot::Running || !lent {
             return None;
         }
+        let (cpu, end_ns) = (thread.cpu, now_ns + self.config.answer_ns);
+        thread.returns_ns = Some(end_ns);
+        self.want_back(cpu, sender);
         self.count(Outcome::LoansReturned, 1);
-        self.give_back(receiver, sender);
-        Some(cpu)
+        Some((RqId(cpu as u32), end_ns))
     }
 }
 
@@ -490,7 +509,9 @@ impl Plain {
         self.charge_running(yielder, now_ns);
         let (mut target, mut served, mut ends) = (nominee, Served::Nominee, false);
         match awaits {
-            Awaits::Answered => return Yielded::Refused(Refusal::Answered),
+            Awaits::Answered { at_ns } if self.is_near(cpu, at_ns, now_ns) => {
+                return Yielded::Refused(Refusal::Answered);
+            }
             Awaits::Receiver {
                 task,
                 sent_ns,
@@ -501,8 +522,7 @@ impl Plain {
                     (target, served, ends) = (i, Served::Receiver, shows_eoi);
                 }
                 let runs = receiver.filter(|i| self.threads[*i].spot == Spot::Running);
-                let began = runs.map(|i| self.cores[self.threads[i].cpu].since_ns.max(sent_ns));
-                if began.is_some_and(|ns| now_ns.saturating_sub(ns) < self.config.spin_ns) {
+                if runs.is_some_and(|i| self.is_near(self.threads[i].cpu, sent_ns, now_ns)) {
                     return Yielded::Refused(Refusal::ReceiverRuns);
                 }
             }
@@ -513,6 +533,32 @@ impl Plain {
         }
         let gives = awaits == Awaits::NoIpi && self.config.yields == Yields::Receiver;
         self.serve(cpu, [yielder, target], served, ends, gives, now_ns)
+    }
+
+    fn is_near(&self, cpu: usize, ns: u64, now_ns: u64) -> bool {
+        let began = self.cores[cpu].since_ns.max(ns);
+        now_ns.saturating_sub(began) < self.config.spin_ns
+    }
+
+    /// Without a nominee.
+    pub(super) fn pause(&mut self, cpu: usize, awaits: Awaits, now_ns: u64) -> Option<Yielded> {
+        let yielder = self.cores[cpu].current.expect("it runs");
+        let Awaits::Receiver {
+            task, shows_eoi, ..
+        } = awaits
+        else {
+            return None;
+        };
+        let receiver = self.threads.iter().position(|t| t.id == task);
+        let receiver =
+            receiver.filter(|i| self.waits(*i) && self.config.yields == Yields::Receiver)?;
+        self.charge_running(yielder, now_ns);
+        let pair = [yielder, receiver];
+        let answer = self.serve(cpu, pair, Served::Receiver, shows_eoi, false, now_ns);
+        if matches!(answer, Yielded::Served { .. }) {
+            self.count(Outcome::PauseReceiver, 1);
+        }
+        Some(answer)
     }
 
     /// Service moves from a task that is due to one that is due by it.

@@ -102,10 +102,13 @@ fn outcomes(scheduler: &Scheduler) -> Values<u64> {
             ("reason", shortened(reason)),
         ]
     };
-    let served = ["receiver", "pending", "nominee"].map(|reason| {
-        let count = scheduler.count(&format!("yield_{reason}"));
-        (labels("served", reason), count)
-    });
+    let served = [
+        ("receiver", "yield_receiver"),
+        ("pending", "yield_pending"),
+        ("nominee", "yield_nominee"),
+        ("pause", "pause_receiver"),
+    ];
+    let served = served.map(|(reason, name)| (labels("served", reason), scheduler.count(name)));
     let refused = scheduler.refused().take(MAX_REASONS);
     let refused = refused.map(|(reason, count)| (labels("refused", reason), count));
     served.into_iter().chain(refused).collect()
