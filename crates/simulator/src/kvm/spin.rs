@@ -209,7 +209,13 @@ pub(crate) fn on_spin(
     let gives_way = match yields {
         Yields::None => {
             let awaits = awaits(kvm, host, cpu, vm);
-            class::pause(host, cpu, awaits)?
+            let picks = class::pause(host, cpu, awaits)?;
+            if picks {
+                // An entry that an interrupt ends at once: the program acts where interrupts are off.
+                let costs = host.costs();
+                host.charge(cpu, u64::from(costs.vmentry_ns + costs.vmexit_ns));
+            }
+            picks
         }
         Yields::Refused => false,
         Yields::Served => true,
