@@ -108,7 +108,9 @@ fn with_what_it_needs(name: &str) -> Config {
         "sched.latency_ns" | "sched.min_granularity_ns" | "sched.wakeup_granularity_ns" => {
             Some(("sched.fair", "cfs"))
         }
-        "sched.scx.yield" | "sched.scx.spin_ns" => Some(("sched.policy", "scx-stealtime")),
+        "sched.scx.yield" | "sched.scx.spin_ns" | "sched.scx.answer_ns" => {
+            Some(("sched.policy", "scx-stealtime"))
+        }
         "xen.batch_min_targets" => Some(("xen.batch_wakeups", "threshold")),
         _ => None,
     };

@@ -76,7 +76,7 @@ fn add_vm(
         .map(|_| IpiContext::new())
         .collect();
     let is_scx = host.class().scx().is_some();
-    let answers_due = (0..if is_scx { config.vcpus } else { 0 })
+    let answers_due: Vec<scx::Answers<_>> = (0..if is_scx { config.vcpus } else { 0 })
         .map(|_| scx::Answers::new())
         .collect();
     let ipiv = host.cfg().host.profile.features.ipiv && host.cfg().knobs.kvm.enable_ipiv;
@@ -106,6 +106,7 @@ fn add_vm(
             .collect(),
         directed_yield: DirectedYield::new(),
         ipi_contexts,
+        answered_ns: vec![0; answers_due.len()],
         answers_due,
         apics: None,
         paused_by: None,
@@ -247,7 +248,6 @@ fn add_vcpu(
         window: false,
         pv_unhalted: false,
         answered: false,
-        answered_ns: 0,
         eois: Eois::Unseen,
         pv_eoi: None,
         parked: false,

@@ -95,8 +95,6 @@ pub(crate) struct Vcpu {
     pub(crate) pv_unhalted: bool,
     /// All awaited answers have come since the last entry.
     pub(crate) answered: bool,
-    /// When the last of the awaited answers came, in ns; 0: none has.
-    pub(crate) answered_ns: u64,
     pub(crate) eois: Eois,
     /// The vector of a paravirtual EOI that the hypervisor has not seen.
     pub(crate) pv_eoi: Option<NonZeroU8>,
@@ -113,6 +111,8 @@ pub(crate) struct Vm {
     pub(crate) ipi_contexts: Vec<IpiContext<Word>>,
     /// Those that `scx_stealtime` knows; empty without it.
     pub(crate) answers_due: Vec<scx::Answers<Word>>,
+    /// When the last answer to each one's IPI came, in ns; 0: none has. With `scx_stealtime` alone.
+    pub(crate) answered_ns: Vec<u64>,
     /// Its LAPICs, from the first IPI on.
     pub(crate) apics: Option<Box<Apics>>,
     /// The VMM's thread that has stopped it.

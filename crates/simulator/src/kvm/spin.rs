@@ -125,10 +125,12 @@ fn awaits(kvm: &Kvm, host: &Host<'_>, cpu: CpuNr, vm: VmNr) -> Awaits {
                 shows_eoi: receiver.eois == Eois::Shown,
             }
         }
-        None if answers.has_sent(window_ns, host.now()) => match v.answered_ns {
-            0 => Awaits::Nothing,
-            at_ns => Awaits::Answered { at_ns },
-        },
+        None if answers.has_sent(window_ns, host.now()) => {
+            match kvm.vms[vm].answered_ns[v.index as usize] {
+                0 => Awaits::Nothing,
+                at_ns => Awaits::Answered { at_ns },
+            }
+        }
         None => Awaits::NoIpi,
     }
 }

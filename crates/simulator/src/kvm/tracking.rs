@@ -80,7 +80,7 @@ pub(crate) fn track_eoi(
             let sender = &mut kvm.vcpus[VcpuNr(vcpu.0 - index + answered.sender)];
             if answered.is_last {
                 sender.answered = true;
-                sender.answered_ns = host.now();
+                kvm.vms[vm].answered_ns[answered.sender as usize] = host.now();
                 host.out().mechanisms().ipi_settled(answered.sender, index);
             }
             class::answered(host, sender.task, receiver)
