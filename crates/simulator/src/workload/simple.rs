@@ -161,6 +161,94 @@ async fn computes(mut thread: Thread, counts: bool, in_kernel: bool) {
     }
 }
 
+pub(super) const SHOOTDOWN: Workload = Workload {
+    name: "shootdown",
+    about: "vCPU 0 calls a function on all others and waits for each, over and over, while the others compute. \
+        A call of all is an operation and a latency; a lone vCPU computes",
+    params: &[
+        ParamDoc {
+            name: "think_ns",
+            default: 50_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "mean computing between two calls (estimate: a guest that changes page tables often)",
+        },
+        ParamDoc {
+            name: "in_kernel",
+            default: 0,
+            min: 0,
+            max: 1,
+            unit: "",
+            about: "1: the other vCPUs compute in the kernel, as for ipi-pairs",
+        },
+    ],
+    build: |params, guest| {
+        let (think, in_kernel) = (params.get("think_ns"), params.get("in_kernel") == 1);
+        let is_alone = guest.vcpus() == 1;
+        for vcpu in 0..guest.vcpus() {
+            guest.spawn(
+                &format!("shootdown/{vcpu}"),
+                Some(vcpu),
+                |thread| async move {
+                    match vcpu == 0 && !is_alone {
+                        true => shoots(thread, think).await,
+                        false => computes(thread, is_alone, in_kernel).await,
+                    }
+                },
+            )?;
+        }
+        Ok(())
+    },
+};
+
+async fn shoots(mut thread: Thread, think: u64) {
+    loop {
+        let think = thread.random.exponential(think);
+        let sent = thread.now();
+        thread.call_others().await;
+        thread.took(thread.now() - sent);
+        thread.compute(think).await;
+    }
+}
+
+pub(super) const KERNEL_LOCK: Workload = Workload {
+    name: "kernel-lock",
+    about: "a thread on each vCPU that takes one spinlock of the guest's kernel, over and over. A section with the \
+        lock is an operation",
+    params: &[
+        ParamDoc {
+            name: "held_ns",
+            default: 160_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "kernel work with the lock held (the load lock of docs/live-yield.md)",
+        },
+        ParamDoc {
+            name: "then_ns",
+            default: 160_000,
+            min: 0,
+            max: 1_000_000_000,
+            unit: "ns",
+            about: "kernel work between two sections (the same load)",
+        },
+    ],
+    build: |params, guest| {
+        let (held, outside) = (params.get("held_ns"), params.get("then_ns"));
+        let lock = guest.spinlock("lock");
+        for vcpu in 0..guest.vcpus() {
+            guest.spawn(&format!("kernel/{vcpu}"), Some(vcpu), |thread| async move {
+                loop {
+                    thread.section(lock, held, outside).await;
+                    thread.done(1);
+                }
+            })?;
+        }
+        Ok(())
+    },
+};
+
 async fn user_lock(mut thread: Thread, lock: SpinId, think: u64, held: u64) {
     loop {
         let ns = thread.random.exponential(think);
