@@ -268,15 +268,22 @@ fn flag_of(kernel: &Btf<'_>, flags: &str, name: &str) -> Option<u64> {
 
 /// One by one: attaching the whole skeleton attaches the scheduler as well.
 fn track(skel: &mut ScxStealtimeSkel<'_>) -> Result<Vec<Link>, Box<dyn Error>> {
-    Ok(vec![
+    let mut links = vec![
         skel.progs.on_entry.attach()?,
         skel.progs.on_ipi.attach()?,
         skel.progs.on_hypercall.attach()?,
         skel.progs.on_accept.attach()?,
         skel.progs.on_eoi.attach()?,
         skel.progs.on_pv_eoi.attach()?,
-        skel.progs.on_spin.attach()?,
-    ])
+    ];
+    // A function, not a tracepoint: a kernel without CONFIG_FUNCTION_TRACER has no such hook.
+    match skel.progs.on_spin.attach() {
+        Ok(link) => links.push(link),
+        Err(error) => eprintln!(
+            "scx_stealtime: PAUSE exits run no vCPU but those that KVM nominates: {error}"
+        ),
+    }
+    Ok(links)
 }
 
 /// Changes the canaries' policy; returns their processes.
