@@ -100,29 +100,30 @@ pub(super) const USER_LOCK: Workload = Workload {
     },
 };
 
+const CALL_THINK: ParamDoc = ParamDoc {
+    name: "think_ns",
+    default: 50_000,
+    min: 0,
+    max: 1_000_000_000,
+    unit: "ns",
+    about: "mean computing between two calls (estimate: a guest that changes page tables often)",
+};
+
+const IN_KERNEL: ParamDoc = ParamDoc {
+    name: "in_kernel",
+    default: 0,
+    min: 0,
+    max: 1,
+    unit: "",
+    about: "1: vCPUs that are called compute in the kernel. Without APICv KVM passes over a vCPU that is preempted in \
+        user mode, even if an interrupt of it is pending",
+};
+
 pub(super) const IPI_PAIRS: Workload = Workload {
     name: "ipi-pairs",
     about: "even vCPUs that call a function on the next one and wait for it, over and over, while \
         odd ones compute. A call is an operation and a latency; a lone vCPU computes",
-    params: &[
-        ParamDoc {
-            name: "think_ns",
-            default: 50_000,
-            min: 0,
-            max: 1_000_000_000,
-            unit: "ns",
-            about: "mean computing between two calls (estimate: a guest that changes page tables often)",
-        },
-        ParamDoc {
-            name: "in_kernel",
-            default: 0,
-            min: 0,
-            max: 1,
-            unit: "",
-            about: "1: odd vCPUs compute in the kernel. Without APICv KVM passes over a vCPU that is preempted in \
-                user mode, even if an interrupt of it is pending",
-        },
-    ],
+    params: &[CALL_THINK, IN_KERNEL],
     build: |params, guest| {
         let (think, in_kernel) = (params.get("think_ns"), params.get("in_kernel") == 1);
         for vcpu in 0..guest.vcpus() {
@@ -165,24 +166,7 @@ pub(super) const SHOOTDOWN: Workload = Workload {
     name: "shootdown",
     about: "vCPU 0 calls a function on all others and waits for each, over and over, while the others compute. \
         A call of all is an operation and a latency; a lone vCPU computes",
-    params: &[
-        ParamDoc {
-            name: "think_ns",
-            default: 50_000,
-            min: 0,
-            max: 1_000_000_000,
-            unit: "ns",
-            about: "mean computing between two calls (estimate: a guest that changes page tables often)",
-        },
-        ParamDoc {
-            name: "in_kernel",
-            default: 0,
-            min: 0,
-            max: 1,
-            unit: "",
-            about: "1: the other vCPUs compute in the kernel, as for ipi-pairs",
-        },
-    ],
+    params: &[CALL_THINK, IN_KERNEL],
     build: |params, guest| {
         let (think, in_kernel) = (params.get("think_ns"), params.get("in_kernel") == 1);
         let is_alone = guest.vcpus() == 1;
