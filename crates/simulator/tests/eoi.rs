@@ -8,21 +8,23 @@ use stealtime_simulator::config::{
 };
 use stealtime_simulator::{Collected, run};
 
-/// `apic_sync_pv_eoi_from_guest` ends the interrupt by `kvm_eoi`, then traces `kvm_pv_eoi`.
-#[test]
-fn a_paravirtual_eoi_settles_the_record_of_its_ipi() {
-    let mut guest = VmConfig {
-        vcpus: 4,
-        workload: WorkloadConfig::named("ipi-pairs"),
-        ..VmConfig::default()
+/// VMs with pairs of vCPUs, on two CPUs without APICv.
+fn pairs(vms: usize, pv_eoi: bool, policy: SchedPolicy) -> Config {
+    let guest = || {
+        let mut guest = VmConfig {
+            vcpus: 4,
+            workload: WorkloadConfig::named("ipi-pairs"),
+            ..VmConfig::default()
+        };
+        (guest.guest.pv_eoi, guest.guest.pv_send_ipi) = (pv_eoi, false);
+        guest
     };
-    (guest.guest.pv_eoi, guest.guest.pv_send_ipi) = (true, false);
     let mut knobs = Knobs::default();
     knobs.kvm.enable_apicv = false;
-    knobs.sched.policy = SchedPolicy::ScxStealtime(ScxKnobs::default());
-    let config = Config {
+    knobs.sched.policy = policy;
+    Config {
         host: HostConfig::generic(Topology::flat(2)),
-        vms: vec![guest],
+        vms: (0..vms).map(|_| guest()).collect(),
         scripts: Default::default(),
         knobs,
         run: RunConfig {
@@ -30,7 +32,13 @@ fn a_paravirtual_eoi_settles_the_record_of_its_ipi() {
             warmup_ns: 0,
             seed: 5,
         },
-    };
+    }
+}
+
+/// `apic_sync_pv_eoi_from_guest` ends the interrupt by `kvm_eoi`, then traces `kvm_pv_eoi`.
+#[test]
+fn a_paravirtual_eoi_settles_the_record_of_its_ipi() {
+    let config = pairs(1, true, SchedPolicy::ScxStealtime(ScxKnobs::default()));
     let mut sink = Collected::default();
     let outcome = run(&config, &mut sink).unwrap();
     let (mut ended, mut deferred) = (None, 0);
@@ -55,31 +63,10 @@ fn a_paravirtual_eoi_settles_the_record_of_its_ipi() {
 /// early.
 #[test]
 fn receivers_in_user_mode_answer_on_the_time_of_the_spinning_vcpu() {
-    let guest = || {
-        let mut guest = VmConfig {
-            vcpus: 4,
-            workload: WorkloadConfig::named("ipi-pairs"),
-            ..VmConfig::default()
-        };
-        (guest.guest.pv_eoi, guest.guest.pv_send_ipi) = (false, false);
-        guest
-    };
     let completed = |scx: Option<ScxKnobs>| {
-        let mut knobs = Knobs::default();
-        knobs.kvm.enable_apicv = false;
-        (knobs.kvm.ple.window, knobs.kvm.ple.max) = (1, 1);
-        knobs.sched.policy = scx.map_or(SchedPolicy::Fair, SchedPolicy::ScxStealtime);
-        let config = Config {
-            host: HostConfig::generic(Topology::flat(2)),
-            vms: vec![guest(), guest()],
-            scripts: Default::default(),
-            knobs,
-            run: RunConfig {
-                duration_ns: 300_000_000,
-                warmup_ns: 0,
-                seed: 5,
-            },
-        };
+        let policy = scx.map_or(SchedPolicy::Fair, SchedPolicy::ScxStealtime);
+        let mut config = pairs(2, false, policy);
+        (config.knobs.kvm.ple.window, config.knobs.kvm.ple.max) = (1, 1);
         run(&config, &mut Collected::default())
             .unwrap()
             .stats

@@ -332,14 +332,10 @@ pub(crate) fn pause(host: &mut Host<'_>, cpu: CpuNr, awaits: Awaits) -> Result<b
         return Ok(false);
     };
     match scx.pause(rq, awaits, now, &allowed)? {
-        None => Ok(false),
-        Some(Yielded::Refused(Refusal::Pinned)) => Ok(false),
-        Some(yielded) => {
-            if let Yielded::Served {
-                kicked: Some(kicked),
-                ..
-            } = yielded
-            {
+        None | Some(Yielded::Refused(Refusal::Pinned)) => Ok(false),
+        Some(Yielded::Refused(_)) => Ok(true),
+        Some(Yielded::Served { kicked, .. }) => {
+            if let Some(kicked) = kicked {
                 interrupt(host, host.cpu_of(kicked), cpu);
             }
             Ok(true)
