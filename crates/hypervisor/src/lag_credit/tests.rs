@@ -497,22 +497,28 @@ fn a_queue_that_yields_all_the_time_is_left_alone_by_version_1() {
     assert_eq!(paid(LagCredit::SERIES_V1, &seldom), [true; 8]);
 }
 
+/// Tasks on a run queue without a limit on the rate of credits.
+fn by_version_2<const N: usize>() -> (Fair, RqId, [TaskId; N]) {
+    let mut config = with_credit();
+    config.lag_credit = LagCredit {
+        rate_limit: RateLimit::Fixed { interval_ns: 0 },
+        ..LagCredit::SERIES_V2
+    };
+    let mut fair = Fair::new(config).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let tasks = [0; N].map(|_| {
+        let task = fair.create_task(Attr::default(), None).unwrap();
+        fair.fork(task, rq, 0).unwrap();
+        task
+    });
+    (fair, rq, tasks)
+}
+
 /// Its distance to the target instead of that and a slice, within 600 us.
 #[test]
 fn the_last_target_pays_less_if_it_yields_back_at_once() {
     for (after_ns, is_less) in [(600_000, true), (600_001, false)] {
-        let mut config = with_credit();
-        config.lag_credit = LagCredit {
-            rate_limit: RateLimit::Fixed { interval_ns: 0 },
-            ..LagCredit::SERIES_V2
-        };
-        let mut fair = Fair::new(config).unwrap();
-        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
-        let tasks = [0; 2].map(|_| {
-            let task = fair.create_task(Attr::default(), None).unwrap();
-            fair.fork(task, rq, 0).unwrap();
-            task
-        });
+        let (mut fair, rq, tasks) = by_version_2::<2>();
         let first = fair.pick(rq, 0).unwrap().task.unwrap();
         let second = if first == tasks[0] {
             tasks[1]
@@ -532,18 +538,7 @@ fn the_last_target_pays_less_if_it_yields_back_at_once() {
 /// A yield back to the last yielder alone costs less. Another target costs the distance and a slice.
 #[test]
 fn a_yield_of_the_last_target_to_a_third_task_costs_the_whole_penalty() {
-    let mut config = with_credit();
-    config.lag_credit = LagCredit {
-        rate_limit: RateLimit::Fixed { interval_ns: 0 },
-        ..LagCredit::SERIES_V2
-    };
-    let mut fair = Fair::new(config).unwrap();
-    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
-    let tasks = [0; 3].map(|_| {
-        let task = fair.create_task(Attr::default(), None).unwrap();
-        fair.fork(task, rq, 0).unwrap();
-        task
-    });
+    let (mut fair, rq, tasks) = by_version_2::<3>();
     let ahead = fair.pick(rq, 0).unwrap().task.unwrap();
     fair.tick(rq, 5_000_000).unwrap();
     let yielder = fair.pick(rq, 5_000_000).unwrap().task.unwrap();
