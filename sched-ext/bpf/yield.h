@@ -7,8 +7,9 @@
  * that before the vCPU that KVM nominates.
  *
  * The target borrows the rest of the yielder's request: it runs at the yielder's cost, a confirmed
- * receiver until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
- * nominee the rest of its request. The VM's share stays, and no third party pays.
+ * receiver until shortly after its EOI, others until a timer ends the loan. A yielder that has sent no IPI
+ * lately gives a nominee the rest of its request. The VM's share stays, and no third party pays.
+ *
  * KVM may nominate no vCPU: without APICv it passes over those preempted in user mode, even if an interrupt
  * of theirs is pending. Then the PAUSE exit itself is a yield to the receiver.
  *
@@ -217,8 +218,8 @@ static __always_inline u32 serve(struct task_struct *from, struct task_ctx *yiel
 	return choice.reason;
 }
 
-/* Answers KVM: true ends its scan of candidates. */
-static __always_inline bool answer(struct task_struct *from, u32 outcome)
+/* True ends KVM's scan of candidates. */
+static __always_inline bool ends_scan(struct task_struct *from, u32 outcome)
 {
 	count(outcome, 1);
 	switch (outcome) {
@@ -329,7 +330,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 				return false;
 			}
 			if (!runs && task && task->queued_ns) {
-				served = answer(from, serve(from, yielder, receiver, task, choice, now));
+				served = ends_scan(from, serve(from, yielder, receiver, task, choice, now));
 				if (served)
 					count(REDIRECTED, 1);
 				bpf_task_release(receiver);
@@ -346,7 +347,7 @@ bool BPF_STRUCT_OPS(stealtime_yield, struct task_struct *from, struct task_struc
 		count(REFUSED_NOT_QUEUED, 1);
 		return false;
 	}
-	served = answer(from, serve(from, yielder, to, nominated, choice, now));
+	served = ends_scan(from, serve(from, yielder, to, nominated, choice, now));
 	if (served && runs)
 		count(RECEIVER_RUNS, 1);
 	return served;

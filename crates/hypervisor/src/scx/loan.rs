@@ -2,8 +2,8 @@
 //!
 //! The confirmed receiver of the yielder's IPI comes before the vCPU that KVM nominates. The target
 //! borrows the rest of the yielder's request, and runs at the yielder's cost. A confirmed receiver does
-//! so until its EOI, others until a timer ends the loan. A yielder that has sent no IPI lately gives a
-//! nominee the rest of its request. The VM's share stays, and no third party pays.
+//! so until shortly after its EOI, others until a timer ends the loan. A yielder that has sent no IPI
+//! lately gives a nominee the rest of its request. The VM's share stays, and no third party pays.
 //!
 //! KVM may nominate no vCPU. Without APICv it passes over those preempted in user mode, even if an
 //! interrupt of theirs is pending. Then the PAUSE exit itself is a yield to the receiver.
