@@ -132,7 +132,7 @@ impl Quotas {
                     taken: stopped && state.taken,
                     for_sure: stopped && state.idle,
                 });
-                periods.open = (stopped && state.idle).then_some(now);
+                periods.open = Some(now);
             }
         }
     }
