@@ -70,6 +70,22 @@ fn moved_to(steps: &[Step]) -> Vec<u32> {
     to.collect()
 }
 
+/// Where they are recorded, a task moves when they say so, while it sleeps too.
+#[test]
+fn moves_are_those_of_the_events() {
+    let sink = wandering();
+    let first_ns = sink.events.first().map_or(0, |event| event.time_ns);
+    let moves = sink.events.iter().filter_map(|event| match event.kind {
+        Kind::SchedMigrateTask { dest_cpu, .. } => Some((event.time_ns - first_ns, dest_cpu)),
+        _ => None,
+    });
+    let moves: Vec<(u64, u32)> = moves.collect();
+    let (recording, _) = extracted(&sink.events, &sink.names);
+    assert_eq!(recording.tasks[0].moves.to_vec(), moves);
+    assert_eq!(recording.migrations, moves.len() as u64);
+    assert_eq!(moved_to(&recording.tasks[0].steps).len(), moves.len());
+}
+
 /// Without `sched_migrate_task` a move shows where the task gets another CPU than it left, also where its
 /// leaving is the first that is seen of it.
 #[test]

@@ -2,6 +2,8 @@
 
 mod common;
 mod counts;
+mod halts;
+mod hidden;
 mod hostile;
 mod lost;
 mod presence;

@@ -2,9 +2,8 @@
 //! what the guest happens to do.
 
 use common::kinds::{switch, wakeup, waking};
-use common::{extracted, host, record};
-use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, Tid, VcpuId};
-use stealtime_simulator::NameList;
+use common::{Log, host, record};
+use stealtime_events::{ExitReason, Kind, VcpuId};
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
 
 use crate::common;
@@ -94,18 +93,8 @@ fn a_limit_that_is_never_hit_is_none() {
 /// A vCPU that runs for the first 20 ms of each period of a timer and leaves its CPU idle until the next one:
 /// preempted there, or asleep and woken in the middle.
 fn stands_still(is_woken: bool) -> Option<(u64, u64)> {
-    let mut names = NameList::default();
-    let function = names.add("sched_cfs_period_timer");
-    let mut events = Vec::new();
-    let mut add = |time_ns, cpu, tid, bits, kind| {
-        events.push(Event {
-            time_ns,
-            cpu: CpuId(cpu),
-            tid: Tid(tid),
-            context: Context::from_bits(bits),
-            kind,
-        });
-    };
+    let mut log = Log::default();
+    let function = log.names.add("sched_cfs_period_timer");
     let vcpu = VcpuId(0);
     let halts = Kind::KvmExit {
         reason: ExitReason::vmx(12),
@@ -113,7 +102,7 @@ fn stands_still(is_woken: bool) -> Option<(u64, u64)> {
         intr_vector: None,
         info1: 0,
     };
-    add(0, 1, 0, 0, switch(0, 9, 0));
+    log.add(0, 1, 0, switch(0, 9, 0));
     for period in 0..20 {
         let begin = period * PERIOD_NS;
         let expires = Kind::HrtimerExpireEntry {
@@ -121,20 +110,20 @@ fn stands_still(is_woken: bool) -> Option<(u64, u64)> {
             now_ns: begin + 1000,
             function,
         };
-        add(begin + 1000, 1, 9, Context::HARDIRQ, expires);
+        log.interrupt(begin + 1000, 1, 9, expires);
         let over = Kind::HrtimerExpireExit { hrtimer: 1 };
-        add(begin + 2000, 1, 9, Context::HARDIRQ, over);
-        add(begin + 50_000, 0, 0, 0, switch(0, 7, 0));
-        add(begin + 51_000, 0, 7, 0, Kind::KvmEntry { vcpu });
-        add(begin + 20 * MS, 0, 7, 0, halts);
+        log.interrupt(begin + 2000, 1, 9, over);
+        log.add(begin + 50_000, 0, 0, switch(0, 7, 0));
+        log.add(begin + 51_000, 0, 7, Kind::KvmEntry { vcpu });
+        log.add(begin + 20 * MS, 0, 7, halts);
         let state = u32::from(is_woken);
-        add(begin + 20 * MS + 1000, 0, 7, 0, switch(7, 0, state));
+        log.add(begin + 20 * MS + 1000, 0, 7, switch(7, 0, state));
         if is_woken {
-            add(begin + 60 * MS, 1, 9, 0, waking(7, 0));
-            add(begin + 60 * MS + 1000, 1, 9, 0, wakeup(7, 0));
+            log.add(begin + 60 * MS, 1, 9, waking(7, 0));
+            log.add(begin + 60 * MS + 1000, 1, 9, wakeup(7, 0));
         }
     }
-    extracted(&events, &names).0.limits.get(&0).copied()
+    log.extracted().limits.get(&0).copied()
 }
 
 /// A limit takes the CPU from a thread that runs: what waits since it was woken waits for something else.

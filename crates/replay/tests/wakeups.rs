@@ -1,11 +1,11 @@
 //! Wakeups that come while their task still has its CPU.
 
 use common::kinds::{switch, wakeup, waking};
-use common::{extracted, host, vcpu};
+use common::{Log, extracted, host, vcpu};
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
 use stealtime_hypervisor::fair::Feature;
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
-use stealtime_simulator::{Collected, NameList, run};
+use stealtime_simulator::{Collected, run};
 
 use crate::common;
 
@@ -176,26 +176,16 @@ fn a_wakeup_that_kept_its_task_awake_ends_no_later_sleep() {
 /// Task 5 was on a CPU that another one has, and is woken on one that is idle.
 #[test]
 fn how_long_an_idle_cpu_takes_is_told_by_wakeups_there() {
-    let mut events = Vec::new();
-    let mut add = |time_ns, cpu, tid, kind| {
-        let (cpu, tid, context) = (CpuId(cpu), Tid(tid), Context::default());
-        events.push(Event {
-            time_ns,
-            cpu,
-            tid,
-            context,
-            kind,
-        });
-    };
-    add(0, 0, 0, switch(0, 6, 0));
-    add(1, 1, 5, switch(5, 0, 1));
+    let mut log = Log::default();
+    log.add(0, 0, 0, switch(0, 6, 0));
+    log.add(1, 1, 5, switch(5, 0, 1));
     for at in (1..40).map(|n| n * MS) {
-        add(at, 0, 6, waking(5, 0));
-        add(at + 1_000, 0, 6, wakeup(5, 1));
-        add(at + 30_000, 1, 0, switch(0, 5, 0));
-        add(at + 90_000, 1, 5, switch(5, 0, 1));
+        log.add(at, 0, 6, waking(5, 0));
+        log.add(at + 1_000, 0, 6, wakeup(5, 1));
+        log.add(at + 30_000, 1, 0, switch(0, 5, 0));
+        log.add(at + 90_000, 1, 5, switch(5, 0, 1));
     }
-    let (recording, _) = extracted(&events, &NameList::default());
+    let recording = log.extracted();
     assert_eq!(recording.idle_wake_ns, Some(30_000));
     assert_eq!(recording.wake_ns, None);
 }

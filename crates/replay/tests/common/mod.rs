@@ -7,7 +7,7 @@ pub(crate) mod kinds;
 use std::sync::Arc;
 
 use stealtime_analysis::{Analysis, Answers, Options};
-use stealtime_events::{Event, Names};
+use stealtime_events::{Context, CpuId, Event, Kind, Names, Tid};
 use stealtime_hypervisor::fair::Policy;
 use stealtime_replay::fit::fit;
 use stealtime_replay::host::Assumed;
@@ -15,7 +15,7 @@ use stealtime_replay::predict::{Errors, Times, recorded};
 use stealtime_replay::{Extractor, Recording};
 use stealtime_simulator::config::{Config, HostConfig, Knobs, RunConfig, Topology, VmConfig};
 use stealtime_simulator::script::{Late, Moves, ScriptConfig, Step, Then};
-use stealtime_simulator::{Collected, Fault, run};
+use stealtime_simulator::{Collected, Fault, NameList, run};
 
 /// VMs on a host of so many CPUs for so long, in ns.
 pub fn host(cpus: u32, vms: Vec<VmConfig>, duration_ns: u64, seed: u64) -> Config {
@@ -51,6 +51,38 @@ pub fn vcpu(vm: u32, number: u32, steps: Vec<Step>) -> ScriptConfig {
         ticks: None,
         stalls: [].into(),
         steps: Arc::from(steps),
+    }
+}
+
+/// Events that a test makes.
+#[derive(Default)]
+pub struct Log {
+    pub events: Vec<Event>,
+    pub names: NameList,
+}
+
+impl Log {
+    /// An event in the context of a task, the idle one if `tid` is 0.
+    pub fn add(&mut self, time_ns: u64, cpu: u16, tid: i32, kind: Kind) {
+        self.events.push(Event {
+            time_ns,
+            cpu: CpuId(cpu),
+            tid: Tid(tid),
+            context: Context::default(),
+            kind,
+        });
+    }
+
+    /// The same in an interrupt.
+    pub fn interrupt(&mut self, time_ns: u64, cpu: u16, tid: i32, kind: Kind) {
+        self.add(time_ns, cpu, tid, kind);
+        if let Some(event) = self.events.last_mut() {
+            event.context = Context::from_bits(Context::HARDIRQ);
+        }
+    }
+
+    pub fn extracted(&self) -> Recording {
+        extracted(&self.events, &self.names).0
     }
 }
 

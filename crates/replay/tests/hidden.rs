@@ -1,0 +1,50 @@
+//! Recordings without switches of some threads: events on a CPU show its current task.
+
+use common::Log;
+use common::kinds::{switch, switch_at, waking};
+use stealtime_replay::Recording;
+use stealtime_replay::predict::demand_ns;
+
+use crate::common;
+
+const MS: u64 = 1_000_000;
+const NICED: i32 = 5;
+const OTHER: i32 = 6;
+
+/// On CPU 0: one task has it for 1 ms, another one for 1 ms to its last event and 3 ms to the next one of the
+/// CPU, which is of the task with this id.
+fn recorded(found: i32) -> Recording {
+    let mut log = Log::default();
+    log.add(0, 0, 0, switch_at(0, NICED, 0, 125));
+    log.add(MS, 0, NICED, switch(NICED, 0, 1));
+    log.add(2 * MS, 0, 0, switch(0, OTHER, 0));
+    log.add(3 * MS, 0, OTHER, waking(9, 1));
+    log.add(5 * MS, 0, found, waking(9, 1));
+    log.add(7 * MS, 0, found, waking(9, 1));
+    log.extracted()
+}
+
+#[test]
+fn a_task_that_another_is_found_to_follow_has_its_cpu_to_its_last_event() {
+    for found in [0, NICED] {
+        let recording = recorded(found);
+        assert_eq!(recording.resolved.hidden_switches, 1);
+        let ran_ms = recording.tasks.iter().filter_map(|task| {
+            let is_known = [NICED, OTHER].contains(&task.tid);
+            is_known.then_some((task.tid, demand_ns(task) / MS))
+        });
+        let again_ms = if found == NICED { 4 } else { 0 };
+        let expected = [(NICED, 1 + again_ms), (OTHER, 1)];
+        assert_eq!(ran_ms.collect::<Vec<_>>(), expected, "{found}");
+    }
+}
+
+#[test]
+fn a_task_that_is_found_on_a_cpu_keeps_its_nice_value() {
+    let nice = |found| {
+        let recording = recorded(found);
+        let niced = recording.tasks.iter().find(|task| task.tid == NICED);
+        niced.map(|task| task.nice)
+    };
+    assert_eq!([0, NICED].map(nice), [Some(5); 2]);
+}
