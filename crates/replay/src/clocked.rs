@@ -217,9 +217,12 @@ impl Stretch {
 pub(crate) mod tests {
     use std::sync::Arc;
 
+    use stealtime_analysis::{Analysis, Options};
+    use stealtime_simulator::NameList;
     use stealtime_simulator::script::{Late, Spent};
 
     use super::*;
+    use crate::{Extractor, Recording};
 
     pub(crate) const MS: u64 = 1_000_000;
     /// A timer of 1 ms.
@@ -274,6 +277,16 @@ pub(crate) mod tests {
             called: Late::default(),
             waits: Arc::from(waits),
             steps: Arc::from(steps),
+        }
+    }
+
+    /// A recording of 41 ms with these tasks.
+    pub(crate) fn recording(tasks: Vec<RecordedTask>) -> Recording {
+        let answers = Analysis::new(Options::default()).finish(&NameList::default());
+        Recording {
+            span_ns: 41 * MS,
+            tasks,
+            ..Extractor::new(&answers).finish()
         }
     }
 

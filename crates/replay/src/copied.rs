@@ -439,3 +439,125 @@ impl Copier<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clocked::tests::{ARMED, MS, recording, task};
+
+    /// A copy of VM 0 with these tasks that begins so late in the recording. The task's wait `n` begins after
+    /// 3 `n` ms, and point `n` is reached 0.25 ms later.
+    fn copied(tasks: Vec<RecordedTask>, phase_ns: u64) -> Vec<RecordedTask> {
+        let recording = Recording {
+            edges: 10,
+            edge_ns: (0..10).map(|turn| turn * 3 * MS + MS / 4).collect(),
+            ..recording(tasks)
+        };
+        Copier::new(&recording, 0, phase_ns, 100).tasks(1, 100)
+    }
+
+    /// The recorded task that computes throughout, with these steps in between.
+    fn computes(pieces: &[(u64, Step)]) -> RecordedTask {
+        let run = |ns| Step::Run {
+            ns,
+            spent: stealtime_simulator::script::Spent::Guest,
+        };
+        let (mut steps, mut now) = (Vec::new(), 0);
+        for &(time_ns, step) in pieces {
+            steps.extend([run(time_ns - now), step]);
+            now = time_ns;
+        }
+        steps.push(run(41 * MS - now));
+        RecordedTask {
+            waits: Arc::default(),
+            steps: Arc::from(steps),
+            ..task(ARMED)
+        }
+    }
+
+    fn halts(task: &RecordedTask) -> Vec<Until> {
+        let ends = task.steps.iter().filter_map(|step| match *step {
+            Step::Halt(end) => Some(end),
+            _ => None,
+        });
+        ends.collect()
+    }
+
+    /// From 28 to 40 ms the task computes for 6 ms.
+    #[test]
+    fn a_copy_computes_what_the_recording_had_not_done() {
+        let until_halt_ns = |phase_ms: u64| {
+            let copies = copied(vec![task(ARMED)], phase_ms * MS);
+            let steps = copies[0].steps.iter().copied();
+            let computes = steps.take_while(|step| !matches!(step, Step::Halt(_)));
+            computes.map(run_ns).sum::<u64>()
+        };
+        for (phase_ms, left_ms) in [(28, 6), (29, 4), (32, 4), (33, 2), (36, 2), (37, 0)] {
+            assert_eq!(
+                until_halt_ns(phase_ms),
+                left_ms * MS,
+                "from {phase_ms} ms on"
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_that_begins_in_a_wait_waits_for_its_rest() {
+        for turn in 0..10 {
+            let copies = copied(vec![task(ARMED)], turn * 3 * MS + MS / 4);
+            let rest = Step::Halt(Until::Time(MS * 3 / 4));
+            assert_eq!(copies[0].steps.first(), Some(&rest), "wait {turn}");
+            // Timers that are set after the begin of the copy stay so.
+            let armed = halts(&copies[0]).into_iter().filter(|end| *end == ARMED);
+            assert_eq!(armed.count() as u64, turn);
+        }
+    }
+
+    #[test]
+    fn waits_for_points_stay_so_unless_these_come_later_in_the_copy() {
+        let mut waits = task(ARMED);
+        let mut steps = waits.steps.to_vec();
+        for (turn, wait) in (0..10).zip(waits.waits.iter()) {
+            steps[wait.step as usize] = Step::Halt(Until::Edge(Edge(turn)));
+        }
+        waits.steps = Arc::from(steps);
+        let reach = |turn: u32| (u64::from(turn) * 3 * MS + MS / 4, Step::Reach(Edge(turn)));
+        let wakes = computes(&(0..10).map(reach).collect::<Vec<_>>());
+        // In wait 4 after its point, and between waits.
+        for (phase_ns, late) in [(12 * MS + MS / 2, 1), (14 * MS, 0)] {
+            let copies = copied(vec![waits.clone(), wakes.clone()], phase_ns);
+            let awaited = halts(&copies[0]).into_iter().filter_map(|end| match end {
+                Until::Edge(edge) => Some(edge),
+                _ => None,
+            });
+            let reached = copies[1].steps.iter().filter_map(|step| match *step {
+                Step::Reach(edge) => Some(edge),
+                _ => None,
+            });
+            let awaited: Vec<Edge> = awaited.collect();
+            assert_eq!(awaited.len(), 10 - late);
+            assert_eq!(awaited, reached.collect::<Vec<_>>());
+        }
+    }
+
+    /// The copy returns to its first CPU where the recording begins again.
+    #[test]
+    fn a_copy_moves_to_the_same_cpus_by_time_and_by_step() {
+        let moves = [(10 * MS, 1), (20 * MS, 2), (30 * MS, 1)];
+        let moving = RecordedTask {
+            moves: Arc::from(moves),
+            ..computes(&moves.map(|(time_ns, cpu)| (time_ns, Step::Move(cpu))))
+        };
+        let moved = |tasks| {
+            let copies = copied(tasks, 15 * MS);
+            let by_step = copies[0].steps.iter().filter_map(|step| match *step {
+                Step::Move(cpu) => Some(cpu),
+                _ => None,
+            });
+            (copies[0].moves.to_vec(), by_step.collect::<Vec<u32>>())
+        };
+        let times = [(5 * MS, 2), (15 * MS, 1), (26 * MS, 0), (36 * MS, 1)];
+        assert_eq!(moved(vec![moving]), (times.to_vec(), vec![2, 1, 0, 1]));
+        assert_eq!(moved(vec![task(ARMED)]), (Vec::new(), Vec::new()));
+    }
+}

@@ -512,4 +512,47 @@ mod tests {
         };
         assert_eq!(preempted(&thread), Preempted::default());
     }
+
+    #[test]
+    fn a_task_is_bound_if_it_ran_often_on_one_cpu_alone() {
+        let often = RecordedTask {
+            switches_in: BOUND_FROM,
+            ..task(ARMED)
+        };
+        let seldom = RecordedTask {
+            switches_in: BOUND_FROM - 1,
+            ..often.clone()
+        };
+        let elsewhere = RecordedTask {
+            ran_on: vec![0, 1],
+            ..often.clone()
+        };
+        let moved = RecordedTask {
+            moves: Arc::from([(1_000, 1)]),
+            ..often.clone()
+        };
+        let bound = [often, seldom, elsewhere, moved].map(|task| is_bound(&task));
+        assert_eq!(bound, [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_pinned_task_begins_on_one_of_its_cpus() {
+        let recorded = RecordedTask {
+            first_cpu: 2,
+            ..task(ARMED)
+        };
+        for (pin, first_cpu) in [(vec![0, 1], 0), (vec![1, 2], 2), (vec![3], 3)] {
+            let assumed = Assumed {
+                pins: vec![((0, 0), pin.clone())],
+                ..Assumed::default()
+            };
+            let affinity = Affinity {
+                assumed: &assumed,
+                cpus: 4,
+                migrates: true,
+            };
+            let script = script(&recorded, affinity, 0);
+            assert_eq!((script.cpus, script.first_cpu), (pin, first_cpu));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use common::drawn::{ANY, COUPLED, Choices, Drawn};
 use common::{extracted, record, replayed};
-use stealtime_replay::host::{Assumed, FindsIdle, as_recorded};
+use stealtime_replay::host::{Assumed, FindsIdle, Policy, as_recorded};
 use stealtime_replay::predict::{Times, demand_ns, replay};
 use stealtime_replay::{Counted, Counts, OnCpus, RecordedTask, Recording, Release, copy_bytes};
 use stealtime_simulator::config::{Config, VmConfig};
@@ -93,8 +93,10 @@ fn copies_of_the_hosts_vms_take_memory() {
     let (recording, _) = record(&ANY.scenario(1));
     let copy = copy_bytes(&recording, 0);
     let tasks = recording.tasks.iter().filter(|task| task.vm == Some(0));
-    let steps: usize = tasks.map(|task| task.steps.len()).sum();
-    assert!(copy > 2 * (steps * size_of::<Step>()) as u64);
+    // A replay has the recorded script and one with other times.
+    let least = tasks.map(|task| 2 * size_of_val(&task.steps[..]) + size_of_val(&task.exits[..]));
+    let least = least.sum::<usize>() as u64;
+    assert!((least..2 * least).contains(&copy), "{least} {copy}");
     for (count, bytes) in [(0, 0), (1, 0), (2, copy), (4, 3 * copy)] {
         assert_eq!(counts(&[(0, count)]).bytes(&recording), bytes, "{count}");
     }
@@ -171,6 +173,36 @@ fn a_copy_does_the_same_work_from_another_phase() {
             tasks.map(|task| task.steps.clone()).collect::<Vec<_>>()
         };
         assert_eq!(steps(&two.recording), steps(rest));
+    }
+}
+
+/// What the host has for tasks of a VM it has for those of its copies, and for no others.
+#[test]
+fn copies_have_policies_and_cpus_of_their_originals() {
+    let (recording, _) = record(&COUPLED.scenario(1));
+    let of_tid = |tid: i32| (tid % 2 == 0).then_some(Policy::Batch);
+    let tids = || recording.tasks.iter().map(|task| task.tid);
+    let assumed = Assumed {
+        policies: tids().filter_map(|tid| Some((tid, of_tid(tid)?))).collect(),
+        affinity: tids().map(|tid| (tid, vec![tid as u32])).collect(),
+        task_pins: tids().map(|tid| (tid, vec![tid as u32 + 1])).collect(),
+        ..Assumed::default()
+    };
+    let changed = Counted::new(&recording, vms(&recording), &counts(&[(1, 3)]), 7);
+    let assumed = changed.assumed(&assumed);
+    for copy in &changed.copies {
+        let originals = of_vm(&recording, 1);
+        let copies = of_vm(&changed.recording, copy.vm);
+        assert_eq!(originals.len(), copies.len());
+        for (original, copied) in originals.iter().zip(copies) {
+            let tid = original.tid;
+            let policy = assumed.policies.get(&copied.tid).copied();
+            assert_eq!(policy, of_tid(tid));
+            assert_eq!(assumed.affinity[&copied.tid], [tid as u32]);
+            let pins = assumed.task_pins.iter().filter(|pin| pin.0 == copied.tid);
+            let pins: Vec<_> = pins.map(|pin| pin.1.clone()).collect();
+            assert_eq!(pins, [[tid as u32 + 1]]);
+        }
     }
 }
 
@@ -295,11 +327,18 @@ fn a_host_with_other_cpus_has_all_tasks_that_can_run() {
             assert!(ran <= recording.span_ns * list.len() as u64);
         }
         let mut bound = assumed.clone();
-        let tid = of_vm(&recording, 0)[0].tid;
-        bound.affinity.insert(tid, vec![0]);
+        let mut tasks = recording.tasks.iter();
+        let task = tasks.find(|task| task.vcpu == Some((0, 0)));
+        let task = task.expect("it ran");
+        bound.affinity.insert(task.tid, vec![0]);
         if cpus > 1 {
-            let error = OnCpus::new(&recording, vec![1]).assumed(&bound);
-            assert_eq!(error.expect_err("bound").tid, tid);
+            let changed = OnCpus::new(&recording, vec![1]);
+            let error = changed.assumed(&bound).expect_err("bound");
+            assert_eq!(error.tid, task.tid);
+            // A pin replaces what the host has.
+            bound.pins.push(((0, 0), vec![0, 1]));
+            let pinned = changed.assumed(&bound).expect("it can run on CPU 1");
+            assert_eq!(pinned.pins.last().expect("a pin").1, [0]);
         }
     }
 }
