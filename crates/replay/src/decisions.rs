@@ -258,14 +258,23 @@ mod tests {
         let late = wakeup(HAS, 0, lazy, lazy);
         let elsewhere = wakeup(HAS, 1, 0, lazy);
         let idle = wakeup(0, 0, 0, lazy);
-        for pair in [late, elsewhere, idle] {
+        let after = |first: &[Event], pair| {
             let pairs = core::iter::repeat_n(pair, 100).flatten();
-            assert_eq!(decided(pairs).preempt_permille(), None);
+            decided(first.iter().copied().chain(pairs)).preempt_permille()
+        };
+        // These preempt, and show that the events have flags.
+        let half: Vec<Event> = [lazy, 0]
+            .into_iter()
+            .flat_map(|flags| core::iter::repeat_n(wakeup(HAS, 0, 0, flags), 30))
+            .flatten()
+            .collect();
+        for pair in [late, elsewhere, idle] {
+            assert_eq!(after(&[], pair), None);
+            assert_eq!(after(&half, pair), Some(500));
         }
         // The current task is of another class.
-        let real_time = core::iter::once(switch(HAS, 10));
-        let pairs = core::iter::repeat_n(wakeup(HAS, 0, 0, 0), 100).flatten();
-        assert_eq!(decided(real_time.chain(pairs)).preempt_permille(), None);
+        let real_time = [&half[..], &[switch(HAS, 10)]].concat();
+        assert_eq!(after(&real_time, wakeup(HAS, 0, 0, lazy)), Some(500));
     }
 
     #[test]

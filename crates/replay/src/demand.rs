@@ -62,7 +62,7 @@ mod tests {
     use stealtime_simulator::script::{Spent, Step};
 
     use super::*;
-    use crate::clocked::tests::{ARMED, MS, task};
+    use crate::clocked::tests::{ARMED, MS, recording, task};
     use crate::recording::Wait;
 
     /// A vCPU that halts for 1 ms after work of these lengths, in ms.
@@ -104,5 +104,27 @@ mod tests {
         assert!(parts.iter().any(|part| part.run_ns * 3 < part.time_ns * 2));
         let run_ns: u64 = parts.iter().map(|part| part.run_ns).sum();
         assert_eq!(run_ns + 200 * MS, span_ns);
+    }
+
+    /// CPU time beyond the usual share in one part is missing in others.
+    #[test]
+    fn deviations_of_a_vm_add_up_to_nothing() {
+        let recording = |length: fn(u64) -> u64| {
+            let (task, span_ns) = worked((0..200).map(length));
+            Recording {
+                span_ns,
+                ..recording(vec![task])
+            }
+        };
+        let uneven = recording(|number| 1 + number % 37 / 18);
+        let (deviations, total_ns) = demand_deviations(&uneven, 0);
+        assert_eq!(total_ns, uneven.span_ns - 200 * MS);
+        assert_eq!(deviations.len(), PARTS);
+        assert!(deviations.iter().any(|ns| ns.abs() > MS as f64));
+        assert!(deviations.iter().sum::<f64>().abs() < 1.0);
+        let (deviations, _) = demand_deviations(&recording(|_| 2), 0);
+        assert!(deviations.iter().all(|ns| ns.abs() < 1.0));
+        // Another VM has no task.
+        assert_eq!(demand_deviations(&uneven, 1), (vec![0.0; PARTS], 0));
     }
 }

@@ -1,12 +1,17 @@
 //! A simulated run is a recording too: replayed, it gives its own times back.
 
-use common::{host, record, replayed, round_trip};
+use std::collections::BTreeSet;
+
+use common::{extracted, host, record, replayed, round_trip};
 use stealtime_analysis::{Analysis, Options};
+use stealtime_events::Kind;
 use stealtime_hypervisor::fair::{Feature, Preempt};
-use stealtime_replay::Extractor;
-use stealtime_replay::predict::{Errors, replay};
-use stealtime_simulator::Collected;
+use stealtime_replay::fit::fit;
+use stealtime_replay::host::Assumed;
+use stealtime_replay::predict::{Errors, recorded, replay};
+use stealtime_replay::{Extractor, Recording, export_events};
 use stealtime_simulator::config::{Config, ParamValue, VmConfig, WorkloadConfig};
+use stealtime_simulator::{Collected, Fault};
 
 use crate::common;
 
@@ -107,6 +112,61 @@ fn vcpus_in_cgroups_of_their_own_are_found_to_be() {
             assert!(median <= 15_000, "{what}");
         }
     }
+}
+
+/// What is found of a host is what a replay has.
+#[test]
+fn the_hypothesis_is_the_host_that_is_simulated() {
+    for workload in ["busy", "ticks", "hackbench"] {
+        let (recording, was) = record(&config(workload, 2, 1));
+        let untold = |_: &mut Config| Ok::<(), Fault>(());
+        let fitted = fit(&recording, &was, &Assumed::default(), untold).expect("a replay");
+        let (hypothesis, host) = (&fitted.hypothesis, &fitted.config);
+        assert_eq!(host.scripts.balanced, hypothesis.balanced, "{workload}");
+        let with_group = host.scripts.groups.iter().flatten().count();
+        assert_eq!(with_group == 3, hypothesis.cgroups.every_vm, "{workload}");
+        assert_eq!(
+            host.scripts.vcpu_groups, hypothesis.cgroups.per_vcpu,
+            "{workload}"
+        );
+        assert_eq!(host.knobs.sched.preempt, hypothesis.preempt, "{workload}");
+        let again = replay(&recording, host).expect("a replay");
+        assert_eq!(again, fitted.times, "{workload}");
+    }
+}
+
+/// An export is a recording of the replay, with the threads and the times of the first recording.
+#[test]
+fn an_exported_replay_can_be_read_again() {
+    let (recording, was) = record(&config("ticks", 1, 1));
+    let (_, host, times) = replayed(&recording, &was);
+    let first_ns = 7_000_000_000;
+    let mut export = Collected::default();
+    export_events(&recording, &host, first_ns, &mut export).expect("a replay");
+    assert!(export.events.iter().all(|event| event.time_ns >= first_ns));
+    // A vCPU that is preempted leaves its guest first.
+    let (mut in_guest, mut left) = (BTreeSet::new(), 0);
+    for event in &export.events {
+        match event.kind {
+            Kind::KvmEntry { .. } => assert!(in_guest.insert(event.tid)),
+            Kind::KvmExit { .. } => assert!(in_guest.remove(&event.tid)),
+            Kind::SchedSwitch { prev, .. } => {
+                left += 1;
+                assert!(!in_guest.contains(&prev), "{event:?}");
+            }
+            _ => {}
+        }
+    }
+    assert!(left > 100, "{left}");
+    let (again, answers) = extracted(&export.events, &export.names);
+    let tids = |recording: &Recording| {
+        let tasks = recording.tasks.iter();
+        tasks.map(|task| task.tid).collect::<Vec<i32>>()
+    };
+    assert_eq!(tids(&again), tids(&recording));
+    let exported = recorded(&again, &answers);
+    let errors = Errors::between(&times, &exported, recording.span_ns);
+    assert!(errors.percentile(100) <= 1_000, "{errors:?}");
 }
 
 #[test]

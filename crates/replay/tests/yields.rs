@@ -109,6 +109,20 @@ fn the_host_of_who_yields_is_found() {
     for (was, is) in was.vcpus.iter().zip(&times.vcpus) {
         assert!(was.run_ns.abs_diff(is.run_ns) < 5 * MS, "{was:?} {is:?}");
     }
+    // An exit takes 5 us, and a yield a little.
+    for times in [&was, &times] {
+        let yielding = &times.vcpus[0];
+        let exits: u64 = yielding.exits.values().sum();
+        assert!(
+            (5_000..7_000).contains(&(yielding.host_ns / exits)),
+            "{yielding:?}"
+        );
+        let others = times.vcpus.iter().skip(1);
+        assert!(
+            others.clone().all(|vcpu| vcpu.host_ns * 100 < vcpu.run_ns),
+            "{others:?}"
+        );
+    }
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Trials {
     }
 
     /// Adds those of another search. Whether its best one fits better, and replaces the best one.
-    fn join(&mut self, later: Self, scale: &Scale) -> bool {
+    pub(crate) fn join(&mut self, later: Self, scale: &Scale) -> bool {
         let is_nearer = match (later.best(), self.best()) {
             (Some(later), Some(best)) => scale.compare(later, best).is_nearer,
             (later, _) => later.is_some(),

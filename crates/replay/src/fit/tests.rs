@@ -226,6 +226,18 @@ proptest! {
         }
     }
 
+    /// Two searches have the best one of the first, unless that of the second fits better.
+    #[test]
+    fn joined_searches_have_the_better_of_two(earlier in trials(), later in trials()) {
+        let [mut trials, second] = [&earlier, &later].map(|list| searched(list));
+        let held = trials.best().cloned().expect("a trial");
+        let challenger = second.best().cloned().expect("a trial");
+        let is_replaced = trials.join(second, &scale());
+        prop_assert_eq!(is_replaced, scale().compare(&challenger, &held).is_nearer);
+        let better = if is_replaced { challenger } else { held };
+        prop_assert_eq!(trials.best(), Some(&better));
+    }
+
     /// The runner-up is the answer of a search without the best.
     #[test]
     fn the_runner_up_is_best_without_the_best(list in trials()) {
