@@ -4,34 +4,7 @@
 # This shell measures, next to guests that compute.
 echo 0 >$G/loader/cgroup.procs
 mkdir -p /out/series
-F=/sys/kernel/debug/sched
-K=/sys/module/kvm/parameters
-[ -e $F/yield_to/stats ] || { say "FAILED: a kernel without the series"; exit; }
-
-# mode NAME: features and parameters. The first four concern the scheduler alone, with the candidates of 7.2.
-mode() {
-    credit=NO_; guard=NO_; aware=0; first=0; margin=50000; interval=6000000
-    case $1 in
-        stock) ;;
-        credit) credit= ;;
-        guard) credit=; guard= ;;
-        tracking) aware=1 ;;
-        series) credit=; aware=1 ;;
-        guarded) credit=; guard=; aware=1 ;;
-        first) credit=; guard=; aware=1; first=1 ;;
-        series_first) credit=; aware=1; first=1 ;;
-        margin_*) credit=; margin=${1#margin_} ;;
-        guard_*) credit=; guard=; margin=${1#guard_} ;;
-        interval_*) credit=; interval=${1#interval_} ;;
-        *) say "FAILED: no mode $1" ;;
-    esac
-    echo ${credit}YIELD_TO_LAG_CREDIT >$F/features
-    echo ${guard}YIELD_TO_GUARD >$F/features
-    echo $margin >$F/yield_to/margin_ns
-    echo $interval >$F/yield_to/interval_ns
-    echo $aware >$K/ipi_aware_yield
-    echo $first >$K/ipi_receiver_first
-}
+has_series || { say "FAILED: a kernel without the series"; exit; }
 
 # counters FILE: those of the scheduler and of KVM, as "name value". One process reads all, at nearly one time.
 counters() {
@@ -46,7 +19,7 @@ run_us() { for pid; do cat /proc/$pid/task/*/schedstat; done | awk '{ run += $1 
 # of a process, its share of the time that all guests run.
 turn() {
     kind=$1; mode=$2; third=$3; shift 3
-    mode "$mode"
+    series_mode "$mode"
     sleep 0.5
     counters /tmp/before
     used=0; all=1
@@ -58,7 +31,7 @@ turn() {
     for pid in $pids; do kill -0 $pid 2>/dev/null || { lost=1; return; }; done
     shares="third=$((1000 * used / all))$counted"
     set -- $done_in
-    echo "turn $kind $mode trips=$1 work=$2 $shares"
+    echo "turn $kind $mode trips=$1 work=$2 wait=$3 $shares"
 }
 
 SECS=${SECS:-3}
@@ -105,9 +78,9 @@ for kind in ${KINDS:-trips third sweep credits}; do
     case $kind in
         trips)
             say "round trips of two VMs on all CPUs"
-            for load in ipi lock; do
+            for load in ipi lock tlb pv; do
                 begin() { begin_trips; }
-                rounds $load "${MODES:-stock credit guard tracking series guarded first}"
+                rounds $load "${MODES:-stock credit guard tracking series guarded first series_first}"
             done
             ;;
         third)
@@ -154,7 +127,7 @@ for kind in ${KINDS:-trips third sweep credits}; do
                     renice -n 5 -p /proc/$d/task/* >/dev/null 2>&1
                     for each in credit guard margin_1400000; do
                         sleep 1
-                        mode $each
+                        series_mode $each
                         record
                     done
                     kill $pids $d; wait $pids $d 2>/dev/null
@@ -164,5 +137,5 @@ for kind in ${KINDS:-trips third sweep credits}; do
             ;;
     esac
 done
-mode guarded
+series_mode guarded
 dmesg | grep 'WARNING:\|BUG:\|Oops:' && say "FAILED: the kernel complains"

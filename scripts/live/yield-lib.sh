@@ -1,4 +1,4 @@
-# Functions for the parts yield and yield-loads. Run in the nested host.
+# Functions for the parts series, yield and yield-loads. Run in the nested host.
 SCHED=/test/scx_stealtime
 . /test/settings
 is_state() { [ "$(cat /sys/kernel/sched_ext/state)" = "$1" ]; }
@@ -11,6 +11,35 @@ await() { for _ in $(seq "${PATIENCE:-450}"); do "$@" && return; sleep 0.2; done
 
 is_loaded_or_dead() { grep -q '^scx_stealtime: loaded' "$1" || is_dead; }
 is_dead() { ! kill -0 $scheduler 2>/dev/null; }
+
+F=/sys/kernel/debug/sched
+K=/sys/module/kvm/parameters
+has_series() { [ -e $F/yield_to/stats ]; }
+# series_mode NAME: features and parameters of a kernel of scripts/kernel-series. The first three have the candidates
+# of 7.2.
+series_mode() {
+    credit=NO_; guard=NO_; aware=0; first=0; margin=50000; interval=6000000
+    case $1 in
+        stock) ;;
+        credit) credit= ;;
+        guard) credit=; guard= ;;
+        tracking) aware=1 ;;
+        series) credit=; aware=1 ;;
+        guarded) credit=; guard=; aware=1 ;;
+        first) credit=; guard=; aware=1; first=1 ;;
+        series_first) credit=; aware=1; first=1 ;;
+        margin_*) credit=; margin=${1#margin_} ;;
+        guard_*) credit=; guard=; margin=${1#guard_} ;;
+        interval_*) credit=; interval=${1#interval_} ;;
+        *) say "FAILED: no mode $1" ;;
+    esac
+    echo ${credit}YIELD_TO_LAG_CREDIT >$F/features
+    echo ${guard}YIELD_TO_GUARD >$F/features
+    echo $margin >$F/yield_to/margin_ns
+    echo $interval >$F/yield_to/interval_ns
+    echo $aware >$K/ipi_aware_yield
+    echo $first >$K/ipi_receiver_first
+}
 
 group loader cpu.weight=10000
 

@@ -6,12 +6,14 @@ mkdir -p /out/yield
 
 # counted MODE LOAD: keeps what a loaded scheduler has published.
 counted() {
-    [ "$1" = eevdf ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
+    [ ! -e /run/stealtime/sched.json ] || echo "$2 $1 $(cat /run/stealtime/sched.json)" >>/out/yield/counters.txt
 }
 # turn MODE LOAD: what two VMs of 4 vCPUs, or two programs, complete in a second under a scheduler.
 turn() {
     case $1 in
-        eevdf | partial) ;;
+        eevdf) ! has_series || series_mode stock ;;
+        series | guarded | series_first) series_mode $1 ;;
+        partial) ;;
         refuse | nominee) echo "$1 50" >/tmp/modes ;;
         receiver) echo "receiver 50" >/tmp/modes ;;
         any) echo "receiver 0" >/tmp/modes ;;
@@ -48,12 +50,15 @@ end() {
     kill $a $b 2>/dev/null
     wait $a $b 2>/dev/null
 }
+kernels=eevdf
+! has_series || kernels=${KERNELS:-eevdf series guarded series_first}
 for kind in ${KINDS:-ipi lock tlb hackbench membarrier}; do
     begin $kind
     for _ in $(seq "${TURNS:-6}"); do
         [ -z "$lost" ] || { end; begin $kind; }
         echo "round $kind"
-        [ -n "${MODES:-}" ] || turn eevdf $kind
+        [ -n "${MODES:-}" ] || for mode in $kernels; do turn $mode $kind; done
+        ! has_series || series_mode stock
         load modes --watchdog-ms 5000 --follow /tmp/modes ${OPTIONS:-}
         for mode in ${MODES:-refuse nominee receiver}; do turn $mode $kind; done
         unload
