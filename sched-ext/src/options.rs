@@ -24,6 +24,13 @@ pub(crate) struct Options {
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) run_for: Option<f64>,
 
+    /// End when standard input ends
+    ///
+    /// A program that loads the scheduler holds the other end of a pipe: its own end, even by SIGKILL,
+    /// ends the scheduler.
+    #[arg(long)]
+    pub(crate) until_eof: bool,
+
     /// Schedule only this VM: its guest's name or its process id; may be repeated
     ///
     /// Its threads change to the policy SCHED_EXT. The kernel runs that policy after its own: on a CPU

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::ffi::CStr;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ const QUOTAS_EVERY: Duration = Duration::from_secs(1);
 
 /// How a loaded scheduler ended.
 enum End {
-    /// By a signal or the end of its time.
+    /// By a signal, or the end of its time or its input.
     Asked,
     /// The kernel ended it.
     ByKernel {
@@ -76,6 +77,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Arc::new(AtomicBool::new(false));
     let on_signal = Arc::clone(&stop);
     ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed))?;
+    if options.until_eof {
+        let on_end = Arc::clone(&stop);
+        thread::spawn(move || {
+            // An input that cannot be read has ended too.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            on_end.store(true, Ordering::Relaxed);
+        });
+    }
     let mut deadline = None;
     loop {
         match run_once(options, &stop, &mut deadline)? {

@@ -50,6 +50,27 @@ cat guard.txt
 grep -q '^Stopped in turn [24] of 4 (B)' guard.txt || echo "FAILED: no guard stopped it"
 is $quota "$limit"
 
+say "the scheduler of sched_ext"
+# Quotas are the kernel's alone.
+echo max >$quota
+for name in a b; do vm $name '' 2 spin; done
+export SCX_STEALTIME=/test/scx_stealtime
+state=/sys/kernel/sched_ext/state
+run stealtime try --set sched.policy=scx-stealtime --baseline 1s --turn 2s --for 8s --seeds 2 --yes >sched.txt
+cat sched.txt
+grep -q 'fair, as before\|fair again' sched.txt || echo "FAILED: no turn had the scheduler"
+is $state disabled
+stealtime try --set sched.policy=scx-stealtime --baseline 1s --turn 2s --for 80s --no-prediction --yes >kill.txt 2>&1 &
+pid=$!
+await $state enabled
+kill -9 $pid
+wait $pid 2>/dev/null
+await $state disabled
+is $state disabled
+cat kill.txt
+run stealtime try --restore
+echo "$limit" >$quota
+
 say "a kill while the knob is turned"
 stealtime try --set vm.web.cpu_max=max --baseline 1s --turn 1s --for 80s --no-prediction --yes >kill.txt 2>&1 &
 pid=$!

@@ -1,7 +1,7 @@
 //! `stealtime try` on a host of files, with recordings instead of the host's.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -290,6 +290,68 @@ fn a_signal_ends_the_trial_and_takes_back() {
     );
     assert!(text.contains("by a signal"), "{text}");
     host.assert_as_before();
+}
+
+/// A scheduler of sched_ext that loads as the kernel shows it, and ends with its input.
+const SCHEDULER: &str = "#!/bin/sh
+cd ROOT
+echo stealtime_1 >root/ops
+echo enabled >state
+cat
+echo disabled >state
+";
+const STATE: &str = "sys/kernel/sched_ext/state";
+
+fn tries_scheduler(host: &FakeHost, times: &[&str]) -> Command {
+    let program = host.path("scx");
+    let folder = format!("'{}'", host.path("root/sys/kernel/sched_ext").display());
+    fs::write(&program, SCHEDULER.replace("ROOT", &folder)).expect("a program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it can run");
+    let settings = [
+        "--set",
+        "sched.policy=scx-stealtime",
+        "--no-prediction",
+        "--json",
+    ];
+    let mut command = host.command(&[&settings, times].concat());
+    command.env("SCX_STEALTIME", program);
+    command
+}
+
+#[test]
+fn a_scheduler_is_loaded_in_turns() {
+    let host = FakeHost::new();
+    host.write(STATE, "disabled");
+    host.write("sys/kernel/sched_ext/root/ops", "");
+    let (status, output, error) = run(&mut tries_scheduler(&host, &SHORT));
+    assert_eq!(status, Some(0), "{error}");
+    let document: Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(document["turned"][0]["former"], "fair", "{output}");
+    assert_eq!(document["turned"][0]["tried"], "scx-stealtime");
+    assert_eq!(host.read(STATE), "disabled");
+    host.write(STATE, "enabled");
+    host.write("sys/kernel/sched_ext/root/ops", "rusty");
+    let (status, _, error) = run(&mut tries_scheduler(&host, &SHORT));
+    assert_eq!(status, Some(2));
+    assert!(error.contains("rusty is loaded: end it first"), "{error}");
+}
+
+#[test]
+fn a_killed_trial_ends_its_scheduler() {
+    let host = FakeHost::new();
+    host.write(STATE, "disabled");
+    host.write("sys/kernel/sched_ext/root/ops", "");
+    let times = ["--turn", "100ms", "--for", "60s", "--yes"];
+    let mut command = tries_scheduler(&host, &times);
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    await_value(Instant::now(), || host.read(STATE) == "enabled");
+    child.kill().expect("a process");
+    child.wait().expect("its status");
+    await_value(Instant::now(), || host.read(STATE) == "disabled");
+    let (status, output, _) = run(&mut host.command(&["--restore"]));
+    assert_eq!(status, Some(0));
+    assert_eq!(output, "  nothing: no trial was left unfinished\n");
 }
 
 /// Children of a process.

@@ -8,6 +8,7 @@
 //! | module | does |
 //! |---|---|
 //! | `target` | a file, a word of a file or an attribute of a thread: read, written, compared |
+//! | `scheduler` | the scheduler of sched_ext: loaded, ended |
 //! | `resolve` | from settings and a snapshot to targets |
 //! | `ledger` | former values on disk, and the lock that a single trial holds |
 //! | `restore` | from a ledger to the former values |
@@ -17,6 +18,7 @@
 mod ledger;
 mod resolve;
 mod restore;
+mod scheduler;
 mod session;
 mod target;
 mod turns;

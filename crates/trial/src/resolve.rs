@@ -40,6 +40,8 @@ enum CannotTurn {
     Later { acts: Acts, step: String },
     #[error("KVM of this host's vendor has no such parameter")]
     NoParameter,
+    #[error("it is no file of the host: {0}")]
+    ByCommand(String),
     #[error("no text stands for {0} in the running kernel")]
     NoText(String),
     #[error("no VM of this name runs on the host")]
@@ -116,6 +118,10 @@ fn targets(
             step: step.template(),
         });
     }
+    if knob.name == "sched.policy" {
+        found.push((Target::Scheduler, value.to_string()));
+        return Ok(());
+    }
     match knob.is_per_vm() {
         true => of_vms(snapshot, setting, knob, &step, value, found, notes),
         false => of_host(snapshot, &step, value, found),
@@ -132,6 +138,9 @@ fn of_host(
         true => Vendor::Amd,
         false => Vendor::Intel,
     };
+    if step.locations().is_empty() {
+        return Err(CannotTurn::ByCommand(step.template()));
+    }
     let mut locations = step.locations().iter();
     let location = locations.find(|location| location.is_of(vendor));
     let Some(location) = location else {
@@ -387,6 +396,11 @@ mod tests {
                 "kernel.timer_migration",
                 "off",
                 &["/proc/sys/kernel/timer_migration=0"],
+            ),
+            (
+                "sched.policy",
+                "scx-stealtime",
+                &["scheduler of sched_ext=scx-stealtime"],
             ),
             (
                 "vm.web.cpu_weight",

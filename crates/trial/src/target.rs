@@ -6,11 +6,15 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use stealtime_host::cpulist;
+
+use crate::scheduler;
 
 /// Field `starttime` of proc_pid_stat(5), counted behind the name: `state` is field 3.
 const START_TIME: usize = 22 - 3;
@@ -48,6 +52,8 @@ pub enum Target {
         /// Its id.
         tid: i32,
     },
+    /// The scheduler of the host's tasks: `fair`, or `scx-stealtime` while its program runs.
+    Scheduler,
 }
 
 impl fmt::Display for Target {
@@ -57,6 +63,7 @@ impl fmt::Display for Target {
             Self::Feature { path, feature } => write!(f, "{path} ({feature})"),
             Self::Nice { tid } => write!(f, "nice of thread {tid}"),
             Self::Affinity { tid } => write!(f, "CPUs of thread {tid}"),
+            Self::Scheduler => f.write_str("scheduler of sched_ext"),
         }
     }
 }
@@ -76,6 +83,9 @@ pub enum AccessError {
     /// The text is no value of the target.
     #[error("{0:?} is no value of it")]
     Value(String),
+    /// The scheduler cannot be loaded or ended: the reason.
+    #[error("{0}")]
+    Scheduler(String),
     /// The kernel refused.
     #[error("{action}: {source}")]
     Kernel {
@@ -107,6 +117,8 @@ impl AccessError {
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
+    program: Option<PathBuf>,
+    loaded: Arc<Mutex<Option<Child>>>,
 }
 
 impl Host {
@@ -115,7 +127,24 @@ impl Host {
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            program: None,
+            loaded: Arc::default(),
         }
+    }
+
+    /// The same with the program of the scheduler, `scx_stealtime`. Without one it can only be ended.
+    #[must_use]
+    pub fn with_scheduler(self, program: Option<PathBuf>) -> Self {
+        Self { program, ..self }
+    }
+
+    /// The scheduler's process, if this one has loaded it.
+    pub(crate) fn loaded(&self) -> MutexGuard<'_, Option<Child>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.program.as_deref()
     }
 
     fn is_live(&self) -> bool {
@@ -136,6 +165,8 @@ impl Host {
         match target {
             // Directories of /proc/sys get another inode whenever their entries leave the cache.
             Target::File { path } if path.starts_with("/proc/") => Ok(0),
+            // A host has one.
+            Target::Scheduler => Ok(0),
             Target::File { path } | Target::Choice { path } | Target::Feature { path, .. } => {
                 let path = self.below(path);
                 let folder = path.parent().unwrap_or(Path::new("/"));
@@ -192,6 +223,7 @@ impl Host {
             }
             Target::Nice { tid } => self.text(&format!("/proc/{tid}/nice")),
             Target::Affinity { tid } => self.text(&format!("/proc/{tid}/affinity")),
+            Target::Scheduler => scheduler::read(self),
         }
     }
 
@@ -247,6 +279,7 @@ impl Host {
             }
             Target::Nice { tid } => self.put(&format!("/proc/{tid}/nice"), value),
             Target::Affinity { tid } => self.put(&format!("/proc/{tid}/affinity"), value),
+            Target::Scheduler => scheduler::write(self, value),
         }
     }
 
@@ -256,10 +289,10 @@ impl Host {
     ///
     /// The reason why not.
     pub fn check_writable(&self, target: &Target) -> Result<(), AccessError> {
-        let (Target::File { path } | Target::Choice { path } | Target::Feature { path, .. }) =
-            target
-        else {
-            return Ok(());
+        let path = match target {
+            Target::File { path } | Target::Choice { path } | Target::Feature { path, .. } => path,
+            Target::Nice { .. } | Target::Affinity { .. } => return Ok(()),
+            Target::Scheduler => return scheduler::check(self),
         };
         let path = self.below(path);
         let meta = fs::metadata(&path).map_err(|error| AccessError::new("read", error))?;
@@ -272,7 +305,7 @@ impl Host {
             .map_err(|error| AccessError::new("open for writing", error))
     }
 
-    fn text(&self, path: &str) -> Result<String, AccessError> {
+    pub(crate) fn text(&self, path: &str) -> Result<String, AccessError> {
         let text = fs::read_to_string(self.below(path));
         let text = text.map_err(|error| AccessError::new("read", error))?;
         Ok(text.trim_end().to_owned())

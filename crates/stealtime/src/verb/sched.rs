@@ -94,7 +94,8 @@ fn replace_by_program(options: &[OsString]) -> Result<(), CliError> {
     Err(CliError::Sched(format!("{}: {error}", program.display())))
 }
 
-fn find() -> Option<PathBuf> {
+/// The scheduler's program: as named, next to this command, or in PATH.
+pub(super) fn find() -> Option<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE) {
         return Some(named.into());
     }

@@ -23,6 +23,7 @@ use crate::args::{self, Form};
 use crate::error::CliError;
 use crate::output;
 
+use super::sched;
 use document::{TryDocument, Turn};
 use live::{Recorder, Source};
 use plan::Plan;
@@ -53,6 +54,7 @@ Examples:
   sudo stealtime try --set vm.web.cpu_weight=300 --stop-if 'vm.db.ready>10%'
   sudo stealtime try --set sched.base_slice_ns=1ms --for 60s --turn 10s --yes --json
   sudo stealtime try --set vm.web.pinning='1:1 0-3' --keep turns/
+  sudo stealtime try --set sched.policy=scx-stealtime --stop-if 'stall>200ms'
   sudo stealtime try --restore
 
 Figures of a condition, of any VM or of one (`vm.db.ready>10%`):
@@ -196,7 +198,7 @@ enum End {
 impl Try {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let host = Host::new(&self.place.root);
+        let host = Host::new(&self.place.root).with_scheduler(sched::find());
         if self.restore {
             return self.restore_leftovers(&host);
         }
