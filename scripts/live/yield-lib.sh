@@ -69,7 +69,7 @@ tasks() { /test/yield-tasks "$1" "$2" "$3" >"/tmp/$1.guest" & }
 linux() {
     qemu=/test/linux/qemu
     $qemu/ld-linux-x86-64.so.2 --library-path $qemu $qemu/qemu-system-x86_64 -L $qemu -accel kvm -cpu host -M pc \
-        -name "guest=$1,debug-threads=on" -smp 4 -m 192 -nodefaults -no-user-config -display none -no-reboot \
+        -name "guest=$1,debug-threads=on" -smp 4 -m 320 -nodefaults -no-user-config -display none -no-reboot \
         -serial stdio -kernel /test/linux/vmlinuz -initrd "/test/linux/$2.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off name=$1 load=${2#linux_}" </dev/null >"/tmp/$1.guest" 2>&1 &
 }
