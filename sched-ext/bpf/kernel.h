@@ -71,12 +71,16 @@ struct sched_ext_entity {
 	u64 slice;
 	u64 dsq_vtime;
 } CORE;
+struct sched_entity {
+	u64 exec_start;
+} CORE;
 struct task_struct {
 	u32 flags;
 	s32 pid;
 	s32 tgid;
 	s32 nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
+	struct sched_entity se;
 	struct sched_ext_entity scx;
 	char comm[16];
 } CORE;

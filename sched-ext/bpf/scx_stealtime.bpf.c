@@ -25,6 +25,8 @@ char _license[] SEC("license") = "GPL";
 #define ELIGIBLE_SCAN 16
 /* A running task is not interrupted by a woken one before this. */
 #define MIN_RUN_NS 700000
+/* No switch takes longer, unless the CPU itself is taken away. */
+#define MAX_SWITCH_NS 50000
 #define WATCHDOG_PERIOD_NS 200000000
 #define WATCHDOG_SCAN 64
 
@@ -254,6 +256,17 @@ static __always_inline void count_wait(u64 ns)
 	this_cpu()->waits_us[bucket < WAIT_BUCKETS ? bucket : WAIT_BUCKETS - 1]++;
 }
 
+/*
+ * The kernel accounts a task's time from the switch on, and what the switch takes is that of the next task. Its clock
+ * may lack interrupts and steal: a time that is too far from ours counts for nothing.
+ */
+static __always_inline u64 switched_ns(struct task_struct *p, u64 now)
+{
+	u64 switched = p->se.exec_start;
+
+	return now - switched < MAX_SWITCH_NS ? switched : now;
+}
+
 void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 {
 	struct task_ctx *task = ctx_of(p);
@@ -272,7 +285,7 @@ void BPF_STRUCT_OPS(stealtime_running, struct task_struct *p)
 		join_domain(task, here, weight, false);
 	}
 	task->cpu = number;
-	task->exec_start = clock_ns();
+	task->exec_start = switched_ns(p, clock_ns());
 	task->queued_ns = 0;
 	if (task->wanted_ns) {
 		count_wait(task->exec_start - task->wanted_ns);
