@@ -294,7 +294,7 @@ fn a_signal_ends_the_trial_and_takes_back() {
 
 /// A scheduler of sched_ext that loads as the kernel shows it, and ends with its input.
 const SCHEDULER: &str = "#!/bin/sh
-cd ROOT
+cd \"${0%/*}/root/sys/kernel/sched_ext\"
 echo stealtime_1 >root/ops
 echo enabled >state
 cat
@@ -304,8 +304,13 @@ const STATE: &str = "sys/kernel/sched_ext/state";
 
 fn tries_scheduler(host: &FakeHost, times: &[&str]) -> Command {
     let program = host.path("scx");
-    let folder = format!("'{}'", host.path("root/sys/kernel/sched_ext").display());
-    fs::write(&program, SCHEDULER.replace("ROOT", &folder)).expect("a program");
+    fs::write(host.path("text"), SCHEDULER).expect("a file");
+    // A process that another test starts meanwhile may hold what this one has open to write: ETXTBSY.
+    let copied = Command::new("cp")
+        .arg(host.path("text"))
+        .arg(&program)
+        .status();
+    assert!(copied.expect("cp runs").success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it can run");
     let settings = [
         "--set",

@@ -148,7 +148,7 @@ mod tests {
 
     /// A program that loads as the kernel shows it, and ends with its input.
     const FAKE: &str = "#!/bin/sh
-cd ROOT
+cd \"${0%/*}/sys/kernel/sched_ext\"
 echo stealtime_1 >root/ops
 echo enabled >state
 cat
@@ -160,8 +160,13 @@ echo disabled >state
         fs::create_dir_all(folder.join("root")).expect("a folder");
         fs::write(folder.join("state"), "disabled\n").expect("a file");
         let path = root.join("scx_stealtime");
-        let program = program.replace("ROOT", &format!("'{}'", folder.display()));
-        fs::write(&path, program).expect("a program");
+        fs::write(root.join("text"), program).expect("a file");
+        // A process that another test starts meanwhile may hold what this one has open to write: ETXTBSY.
+        let copied = Command::new("cp")
+            .arg(root.join("text"))
+            .arg(&path)
+            .status();
+        assert!(copied.expect("cp runs").success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can run");
         Host::new(root).with_scheduler(Some(path))
     }
