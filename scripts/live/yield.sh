@@ -65,15 +65,15 @@ share() { # NAME LOADS OPTIONS...
     wait $a $b
     [ "$name" = eevdf ] || unload
 }
-# Two percent of the CPUs' time off 750.
-is_due() { [ "$per_mille" -ge 730 ] && [ "$per_mille" -le 770 ]; }
+# Two percent of 750.
+is_due() { [ "$per_mille" -ge 735 ] && [ "$per_mille" -le 765 ]; }
 shares() {
     say "shares of two VMs by weight 300:100, while they yield without pause"
     share eevdf ipi ipi
     for each in ipi lock tlb pv spin; do
         for pair in "$each $each" "$each hog" "hog $each"; do
             share receiver $pair
-            expect "gold has 750 of 1000 with $pair, within 20" is_due
+            expect "gold has 750 of 1000 with $pair, within 15" is_due
         done
     done
 }
