@@ -105,6 +105,12 @@ impl FakeHost {
         command
     }
 
+    /// What sched_ext says of its scheduler.
+    fn schedules(&self, state: &str, name: &str) {
+        self.write(STATE, state);
+        self.write("sys/kernel/sched_ext/root/ops", name);
+    }
+
     fn assert_as_before(&self) {
         assert_eq!(
             (self.read(POLL), self.read(WEIGHT)),
@@ -261,16 +267,21 @@ fn turned(host: &FakeHost) -> std::process::Child {
     child
 }
 
+/// Kills a trial, waits until a file has its former value, and checks that nothing is left to do.
+fn kill_and_await(host: &FakeHost, child: &mut std::process::Child, former: (&str, &str)) {
+    child.kill().expect("a process");
+    child.wait().expect("its status");
+    await_value(Instant::now(), || host.read(former.0) == former.1);
+    let (status, output, _) = run(&mut host.command(&["--restore"]));
+    assert_eq!(status, Some(0));
+    assert_eq!(output, "  nothing: no trial was left unfinished\n");
+}
+
 #[test]
 fn a_killed_trial_is_taken_back_by_its_watchdog() {
     let host = FakeHost::new();
     let mut child = turned(&host);
-    child.kill().expect("a process");
-    child.wait().expect("its status");
-    await_value(Instant::now(), || host.read(WEIGHT) == "100");
-    let (status, output, _) = run(&mut host.command(&["--restore"]));
-    assert_eq!(status, Some(0));
-    assert_eq!(output, "  nothing: no trial was left unfinished\n");
+    kill_and_await(&host, &mut child, (WEIGHT, "100"));
     host.assert_as_before();
 }
 
@@ -326,16 +337,14 @@ fn tries_scheduler(host: &FakeHost, times: &[&str]) -> Command {
 #[test]
 fn a_scheduler_is_loaded_in_turns() {
     let host = FakeHost::new();
-    host.write(STATE, "disabled");
-    host.write("sys/kernel/sched_ext/root/ops", "");
+    host.schedules("disabled", "");
     let (status, output, error) = run(&mut tries_scheduler(&host, &SHORT));
     assert_eq!(status, Some(0), "{error}");
     let document: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!(document["turned"][0]["former"], "fair", "{output}");
     assert_eq!(document["turned"][0]["tried"], "scx-stealtime");
     assert_eq!(host.read(STATE), "disabled");
-    host.write(STATE, "enabled");
-    host.write("sys/kernel/sched_ext/root/ops", "rusty");
+    host.schedules("enabled", "rusty");
     let (status, _, error) = run(&mut tries_scheduler(&host, &SHORT));
     assert_eq!(status, Some(2));
     assert!(error.contains("rusty is loaded: end it first"), "{error}");
@@ -344,19 +353,13 @@ fn a_scheduler_is_loaded_in_turns() {
 #[test]
 fn a_killed_trial_ends_its_scheduler() {
     let host = FakeHost::new();
-    host.write(STATE, "disabled");
-    host.write("sys/kernel/sched_ext/root/ops", "");
+    host.schedules("disabled", "");
     let times = ["--turn", "100ms", "--for", "60s", "--yes"];
     let mut command = tries_scheduler(&host, &times);
     let command = command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
     await_value(Instant::now(), || host.read(STATE) == "enabled");
-    child.kill().expect("a process");
-    child.wait().expect("its status");
-    await_value(Instant::now(), || host.read(STATE) == "disabled");
-    let (status, output, _) = run(&mut host.command(&["--restore"]));
-    assert_eq!(status, Some(0));
-    assert_eq!(output, "  nothing: no trial was left unfinished\n");
+    kill_and_await(&host, &mut child, (STATE, "disabled"));
 }
 
 /// Children of a process.

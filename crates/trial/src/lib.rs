@@ -28,6 +28,6 @@ pub use ledger::{Entry, Ledger, RunFolder, StoreError};
 pub use resolve::{Refusal, Resolved, Wanted, resolve};
 pub use restore::{Fate, Outcome, recover, restore};
 pub use session::{Session, TrialError, prepare};
-pub use target::{AccessError, Host, Target};
+pub use target::{AccessError, Host, NoProgram, Target};
 pub use turns::{Action, Side, Turns};
 pub use watchdog::watch;

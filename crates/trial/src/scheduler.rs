@@ -56,17 +56,18 @@ pub(crate) fn check(host: &Host) -> Result<(), AccessError> {
             "this kernel has no sched_ext: use Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT",
         ),
         Err(error) => Err(error),
-        Ok(_) if host.program().is_none() => refused(
-            "scx_stealtime is neither next to this command nor in PATH: build it by `cargo build --release` \
-             in sched-ext/, or name it in SCX_STEALTIME",
-        ),
-        Ok(name) if name != FAIR => refused(&format!("{name} is loaded: end it first")),
-        Ok(_) => Ok(()),
+        Ok(name) => {
+            host.program()?;
+            match name == FAIR {
+                true => Ok(()),
+                false => refused(&format!("{name} is loaded: end it first")),
+            }
+        }
     }
 }
 
 fn load(host: &Host) -> Result<(), AccessError> {
-    let program = host.program().ok_or(AccessError::Gone)?;
+    let program = host.program()?;
     let mut command = Command::new(program);
     // Its input ends with this process, even if that is killed. Ctrl-C is for this process alone.
     command.arg("--until-eof").process_group(0);
@@ -144,7 +145,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::target::Target;
+    use crate::target::{NoProgram, Target};
 
     /// A program that loads as the kernel shows it, and ends with its input.
     const FAKE: &str = "#!/bin/sh
@@ -168,7 +169,7 @@ echo disabled >state
             .status();
         assert!(copied.expect("cp runs").success());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can run");
-        Host::new(root).with_scheduler(Some(path))
+        Host::new(root).with_scheduler(Ok(path))
     }
 
     #[test]
@@ -195,7 +196,9 @@ echo disabled >state
         };
         assert!(reason(&Host::new(root.path())).contains("no sched_ext"));
         let host = host(root.path(), "#!/bin/sh\nexit 3\n");
-        assert!(reason(&Host::new(root.path())).contains("SCX_STEALTIME"));
+        let none = Host::new(root.path())
+            .with_scheduler(Err(NoProgram("name it in SCX_STEALTIME".to_owned())));
+        assert!(reason(&none).contains("SCX_STEALTIME"));
         let ended = host.write(&Target::Scheduler, SCX_STEALTIME);
         let ended = ended.expect_err("it ends").to_string();
         assert_eq!(ended, "scx_stealtime ended: exit status: 3");

@@ -68,6 +68,11 @@ impl fmt::Display for Target {
     }
 }
 
+/// No program of the scheduler is found: a sentence with what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoProgram(pub String);
+
 /// Why a target cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
@@ -86,6 +91,9 @@ pub enum AccessError {
     /// The scheduler cannot be loaded or ended: the reason.
     #[error("{0}")]
     Scheduler(String),
+    /// There is no program that loads it.
+    #[error(transparent)]
+    NoProgram(#[from] NoProgram),
     /// The kernel refused.
     #[error("{action}: {source}")]
     Kernel {
@@ -117,7 +125,7 @@ impl AccessError {
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
-    program: Option<PathBuf>,
+    program: Result<PathBuf, NoProgram>,
     loaded: Arc<Mutex<Option<Child>>>,
 }
 
@@ -127,14 +135,15 @@ impl Host {
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            program: None,
+            program: Err(NoProgram("no program of the scheduler is named".to_owned())),
             loaded: Arc::default(),
         }
     }
 
-    /// The same with the program of the scheduler, `scx_stealtime`. Without one it can only be ended.
+    /// The same with the program of the scheduler, `scx_stealtime`. Without one, for this reason, it can
+    /// only be ended.
     #[must_use]
-    pub fn with_scheduler(self, program: Option<PathBuf>) -> Self {
+    pub fn with_scheduler(self, program: Result<PathBuf, NoProgram>) -> Self {
         Self { program, ..self }
     }
 
@@ -143,8 +152,9 @@ impl Host {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn program(&self) -> Option<&Path> {
-        self.program.as_deref()
+    pub(crate) fn program(&self) -> Result<&Path, AccessError> {
+        let program = self.program.as_deref();
+        program.map_err(|reason| reason.clone().into())
     }
 
     fn is_live(&self) -> bool {

@@ -10,6 +10,7 @@ use std::process::Command;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stealtime_report::json;
+use stealtime_trial::NoProgram;
 
 use crate::args::{Form, Format};
 use crate::error::CliError;
@@ -84,20 +85,15 @@ impl Sched {
 
 /// The program takes the place of this command, so that signals and the exit status are its own.
 fn replace_by_program(options: &[OsString]) -> Result<(), CliError> {
-    let program = find().ok_or_else(|| {
-        CliError::Sched(format!(
-            "{PROGRAM} is neither next to this command nor in PATH: build it by `cargo build --release` \
-             in sched-ext/, or name it in {VARIABLE}"
-        ))
-    })?;
+    let program = find().map_err(|reason| CliError::Sched(reason.to_string()))?;
     let error = Command::new(&program).args(options).exec();
     Err(CliError::Sched(format!("{}: {error}", program.display())))
 }
 
-/// The scheduler's program: as named, next to this command, or in PATH.
-pub(super) fn find() -> Option<PathBuf> {
+/// The scheduler's program: as named, next to this command, or in PATH. Without one, what to do.
+pub(super) fn find() -> Result<PathBuf, NoProgram> {
     if let Some(named) = env::var_os(VARIABLE) {
-        return Some(named.into());
+        return Ok(named.into());
     }
     let command = env::current_exe().ok();
     let folder = command
@@ -110,6 +106,12 @@ pub(super) fn find() -> Option<PathBuf> {
         .chain(env::split_paths(&path))
         .map(|folder| folder.join(PROGRAM))
         .find(|program| program.is_file())
+        .ok_or_else(|| {
+            NoProgram(format!(
+                "{PROGRAM} is neither next to this command nor in PATH: build it by `cargo build --release` \
+                 in sched-ext/, or name it in {VARIABLE}"
+            ))
+        })
 }
 
 /// What `/sys/kernel/sched_ext` says.
