@@ -11,8 +11,8 @@ const MS: u64 = 1_000_000;
 const NICED: i32 = 5;
 const OTHER: i32 = 6;
 
-/// On CPU 0: one task has it for 1 ms, another one for 1 ms to its last event and 3 ms to the next one of the
-/// CPU, which is of the task with this id.
+/// On CPU 0 one task runs for 1 ms, and another one for 1 ms to its last event. The next event of the CPU
+/// comes 3 ms later, and is of the task with this id.
 fn recorded(found: i32) -> Recording {
     let mut log = Log::default();
     log.add(0, 0, 0, switch_at(0, NICED, 0, 125));
