@@ -61,6 +61,16 @@ vcpu() {
     grep -lx "CPU $2/KVM" /proc/$process/task/*/comm | cut -d/ -f5
 }
 
+# stop_vm NAME...: stops these ones.
+stop_vm() {
+    for name; do
+        eval "pid=\$pid_$name"
+        kill "$pid"
+        wait "$pid"
+        VMS=$(echo "$VMS " | sed "s/ $pid / /")
+    done
+}
+
 stop_vms() {
     for pid in $VMS; do kill "$pid"; done
     wait

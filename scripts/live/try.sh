@@ -69,6 +69,7 @@ await $state disabled
 is $state disabled
 cat kill.txt
 run stealtime try --restore
+stop_vm a b
 echo "$limit" >$quota
 
 say "a kill while the knob is turned"
