@@ -15,11 +15,6 @@ use crate::stats::Durations;
 use crate::waits::{Longest, Waits};
 use crate::yields::Spinning;
 
-/// A shorter wait for an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
-/// (`min_cfs_quota_period`), and a throttled thread waits for a good part of it. A CPU that leaves
-/// idle late takes microseconds.
-const THROTTLED_NS: u64 = 500_000;
-
 /// Sums in ns, clipped to the selection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Split {
@@ -206,18 +201,10 @@ impl Account {
     }
 
     /// Ends a wait: decides what idle time in it means. `expiries` counts bandwidth timers.
-    ///
-    /// A limit takes the CPU from a thread that runs (`throttle_cfs_rq`), so it does not cause a wait that
-    /// begins with a wakeup. Nor does it slow a CPU that leaves idle while another VM's timer expires.
     pub(crate) fn end_wait(&mut self, run: Run, expiries: u64, longest: Longest) {
         let idle = std::mem::take(&mut self.wait_idle);
         let whole = std::mem::take(&mut self.wait_idle_whole);
-        let is_throttled =
-            run == Run::Preempted && expiries != self.wait_bandwidth && whole >= THROTTLED_NS;
-        let cause = match is_throttled {
-            true => Cause::THROTTLED,
-            false => Cause::IDLE,
-        };
+        let cause = Cause::of_idle(run, whole, expiries != self.wait_bandwidth);
         if let Some(doubted) = &mut self.doubted {
             doubted.idle.get_or_insert(cause);
         }

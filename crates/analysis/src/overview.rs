@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_track::{Run, ThreadIndex, VcpuIndex};
+use stealtime_track::{Run, ThreadIndex, VcpuIndex, Wait};
 
 use crate::answers::{
     CpuOverTime, CpuUse, Host, OverTime, Stall, VmOverTime, VmState, VmmThreads, WaitClass, Waits,
@@ -12,7 +12,7 @@ use crate::series::{Combined, Series};
 use crate::stats::Histogram;
 use crate::tables::{Tables, shown_name};
 use crate::vms::Group;
-use crate::waits::{EDGES, Wait};
+use crate::waits::EDGES;
 
 impl Tables<'_> {
     /// Length of the selection, in ns.

@@ -1,57 +1,30 @@
 //! Single waits of a vCPU for a CPU: the longest, and how many there are of each length.
 
-use stealtime_track::{Cause, Run};
+use stealtime_track::{Cause, OpenWait, Run, Wait};
 
 use crate::stats::Histogram;
 
 /// Edges of the classes of waits, in ns. A wait below 10 us is a switch. The guest's timers show one
 /// above 100 ms.
 pub(crate) const EDGES: [u64; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
-/// Occupants that a wait keeps apart. Of more, those with the least time are forgotten.
-const OCCUPANTS: usize = 6;
-
-/// A wait for a CPU, over all CPUs in the run queues of which the thread stood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wait {
-    /// Begin, in ns of the trace's clock.
-    pub(crate) start: u64,
-    /// Its length, in ns.
-    pub(crate) ns: u64,
-    /// [`Run::Preempted`] or [`Run::Waking`].
-    pub(crate) run: Run,
-    /// The last CPU that it waited for.
-    pub(crate) cpu: u16,
-    /// The occupant of the CPU for the largest part of it.
-    pub(crate) cause: Cause,
-    /// That part, in ns; at least.
-    pub(crate) cause_ns: u64,
-}
 
 /// The wait under way.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    start: u64,
-    ns: u64,
-    cpu: u16,
+    wait: OpenWait,
     /// A part of it lies in the selection.
     counts: bool,
     /// It left a run queue, so a loss can still show that the thread ran meanwhile.
     is_doubted: bool,
     /// A part of it was not seen.
     is_broken: bool,
-    occupants: [(Cause, u64); OCCUPANTS],
-    used: usize,
 }
 
 const NOTHING: Open = Open {
-    start: 0,
-    ns: 0,
-    cpu: 0,
+    wait: OpenWait::NONE,
     counts: false,
     is_doubted: false,
     is_broken: false,
-    occupants: [(Cause::UNKNOWN, 0); OCCUPANTS],
-    used: 0,
 };
 
 /// Waits of one vCPU.
@@ -110,25 +83,8 @@ impl Waits {
     /// Adds a part of the wait under way: its time in ns, how much of it is selected, and the occupant of
     /// the CPU.
     pub(crate) fn add(&mut self, start: u64, end: u64, cpu: u16, cause: Cause, selected: u64) {
-        let open = &mut self.open;
-        if open.ns == 0 {
-            open.start = start;
-        }
-        open.ns += end - start;
-        open.cpu = cpu;
-        open.counts |= selected > 0;
-        let used = open.used;
-        let known = open.occupants[..used].iter_mut();
-        if let Some(known) = known.into_iter().find(|known| known.0 == cause) {
-            known.1 += end - start;
-        } else if let Some(free) = open.occupants.get_mut(used) {
-            *free = (cause, end - start);
-            open.used += 1;
-        } else if let Some(least) = open.occupants.iter_mut().min_by_key(|known| known.1)
-            && least.1 < end - start
-        {
-            *least = (cause, end - start);
-        }
+        self.open.wait.add(start, end, cpu, cause);
+        self.open.counts |= selected > 0;
     }
 
     /// It leaves a run queue. To be called after [`Waits::trust`].
@@ -153,25 +109,13 @@ impl Waits {
     /// The wait is over; `idle` is what idle time of its CPU means.
     pub(crate) fn end(&mut self, run: Run, idle: Cause, wanted: Longest) {
         let open = std::mem::replace(&mut self.open, NOTHING);
-        if open.ns == 0 || !open.counts || open.is_broken {
-            return;
-        }
-        let occupants = &open.occupants[..open.used];
-        // The first of several with the same time, as they came.
-        let largest = occupants.iter().rev().max_by_key(|known| known.1);
-        let (cause, cause_ns) = largest.copied().unwrap_or((Cause::UNKNOWN, 0));
-        let wait = Wait {
-            start: open.start,
-            ns: open.ns,
-            run,
-            cpu: open.cpu,
-            cause: if cause == Cause::IDLE { idle } else { cause },
-            cause_ns,
-        };
-        if open.is_doubted {
-            self.held = Some(wait);
-        } else {
-            self.count(wait, wanted);
+        let is_wanted = open.counts && !open.is_broken;
+        if let Some(wait) = open.wait.wait(run, idle).filter(|_| is_wanted) {
+            if open.is_doubted {
+                self.held = Some(wait);
+            } else {
+                self.count(wait, wanted);
+            }
         }
     }
 
@@ -235,43 +179,6 @@ mod tests {
             (waits.lengths.count(), waits.ns, waits.classes[0]),
             (5, 105, 5)
         );
-    }
-
-    #[test]
-    fn a_wait_has_the_occupant_with_the_most_time() {
-        let mut waits = Waits::default();
-        for (index, ns) in [3, 9, 4, 1, 5, 6, 20, 2].into_iter().enumerate() {
-            let cause = Cause::softirq(index as u32);
-            let start = 100 * index as u64;
-            waits.add(start, start + ns, 0, cause, ns);
-        }
-        waits.end(Run::Waking, Cause::IDLE, WANTED);
-        let longest = waits.longest()[0];
-        assert_eq!((longest.cause, longest.cause_ns), (Cause::softirq(6), 20));
-        assert_eq!((longest.start, longest.ns), (0, 50));
-    }
-
-    /// More occupants than are kept: a new one takes the place of a shorter one, whenever it comes.
-    #[test]
-    fn a_short_occupant_takes_no_longer_ones_place() {
-        let mut waits = Waits::default();
-        let parts = [
-            (0, 30),
-            (1, 31),
-            (2, 32),
-            (3, 33),
-            (4, 34),
-            (5, 35),
-            (6, 29),
-            (0, 6),
-        ];
-        for (index, (softirq, ns)) in parts.into_iter().enumerate() {
-            let start = 100 * index as u64;
-            waits.add(start, start + ns, 0, Cause::softirq(softirq), ns);
-        }
-        waits.end(Run::Waking, Cause::IDLE, WANTED);
-        let longest = waits.longest()[0];
-        assert_eq!((longest.cause, longest.cause_ns), (Cause::softirq(0), 36));
     }
 
     #[test]

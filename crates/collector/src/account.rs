@@ -1,18 +1,16 @@
 //! One vCPU's sums of an interval. The rules are those of `stealtime_analysis`: docs/analysis.md has them.
 
-use stealtime_track::{Cause, Halt, IntMap, Mode, ReasonIndex, Retracted, Run, Span};
+use stealtime_track::{
+    Cause, Halt, IntMap, Mode, OpenWait, ReasonIndex, Retracted, Run, Span, Wait,
+};
 
 use crate::histogram::Distribution;
 
-/// A shorter wait for an idle CPU is no throttling, in ns: as in `stealtime_analysis`.
-const THROTTLED_NS: u64 = 500_000;
 /// A limit's timer that expired so long ago, in ns, still shows a limit. The longest period is 1 s
 /// (`max_cfs_quota_period`).
 const PERIOD_NS: u64 = 1_000_000_000;
 /// Occupants of the CPU that are kept apart in one interval; the rest is [`Cause::OTHERS`].
 const MAX_CAUSES: usize = 64;
-/// Occupants that a wait keeps apart.
-const OCCUPANTS: usize = 4;
 /// Longest waits of an interval that are kept.
 const STALLS: usize = 4;
 /// Stretches on a CPU that are remembered while a vCPU polls.
@@ -24,80 +22,6 @@ pub(crate) struct Slot {
     pub(crate) count: u64,
     /// On-CPU time outside the guest, in ns.
     pub(crate) ns: u64,
-}
-
-/// A wait for a CPU.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wait {
-    /// Begin, in ns of the trace's clock.
-    pub(crate) start: u64,
-    pub(crate) ns: u64,
-    pub(crate) run: Run,
-    pub(crate) cpu: u16,
-    /// The occupant for the largest part.
-    pub(crate) cause: Cause,
-}
-
-/// The wait under way.
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    start: u64,
-    ns: u64,
-    cpu: u16,
-    run: Run,
-    occupants: [(Cause, u64); OCCUPANTS],
-    used: usize,
-}
-
-const NO_WAIT: Open = Open {
-    start: 0,
-    ns: 0,
-    cpu: 0,
-    run: Run::Unknown,
-    occupants: [(Cause::UNKNOWN, 0); OCCUPANTS],
-    used: 0,
-};
-
-impl Open {
-    fn add(&mut self, span: &Span) {
-        let ns = span.end - span.start;
-        if self.ns == 0 {
-            self.start = span.start;
-        }
-        self.ns += ns;
-        (self.cpu, self.run) = (span.cpu, span.run);
-        let used = self.used;
-        let mut known = self.occupants.iter_mut().take(used);
-        if let Some(known) = known.find(|known| known.0 == span.cause) {
-            known.1 += ns;
-        } else if let Some(free) = self.occupants.get_mut(used) {
-            *free = (span.cause, ns);
-            self.used += 1;
-        } else if let Some(least) = self.occupants.iter_mut().min_by_key(|known| known.1)
-            && least.1 < ns
-        {
-            *least = (span.cause, ns);
-        }
-    }
-
-    /// No wait is under way. What is behind `used` is not read.
-    fn clear(&mut self) {
-        (self.ns, self.used, self.run) = (0, 0, Run::Unknown);
-    }
-
-    /// The wait; `idle` is what idle time of its CPU means.
-    fn wait(&self, idle: Cause) -> Wait {
-        let known = self.occupants.iter().take(self.used);
-        let largest = known.rev().max_by_key(|known| known.1);
-        let cause = largest.map_or(Cause::UNKNOWN, |known| known.0);
-        Wait {
-            start: self.start,
-            ns: self.ns,
-            run: self.run,
-            cpu: self.cpu,
-            cause: if cause == Cause::IDLE { idle } else { cause },
-        }
-    }
 }
 
 /// Latest stretches of a thread on a CPU, in ns of the trace's clock.
@@ -193,7 +117,9 @@ pub(crate) struct Account {
     /// Whether it entered or left a guest.
     pub(crate) has_exits: bool,
 
-    open: Open,
+    open: OpenWait,
+    /// The thread's state in the wait under way.
+    open_run: Run,
     /// Idle time of the wait under way, in ns: in this interval, and in all.
     idle: u64,
     idle_whole: u64,
@@ -216,7 +142,8 @@ impl Default for Account {
             ready: IntMap::default(),
             waits: Vec::new(),
             has_exits: false,
-            open: NO_WAIT,
+            open: OpenWait::NONE,
+            open_run: Run::Unknown,
             idle: 0,
             idle_whole: 0,
             expiries: 0,
@@ -245,7 +172,8 @@ impl Account {
             Run::Running => self.add_running(span.mode, ns),
             Run::Sleeping => self.sums.halt += ns,
             Run::Preempted | Run::Waking => {
-                self.open.add(span);
+                self.open.add(span.start, span.end, span.cpu, span.cause);
+                self.open_run = span.run;
                 if span.cause == Cause::IDLE {
                     self.idle += ns;
                     self.idle_whole += ns;
@@ -283,26 +211,24 @@ impl Account {
     pub(crate) fn begin_wait(&mut self, bandwidth: Bandwidth) {
         self.expiries = bandwidth.expiries;
         self.idle_whole = 0;
+        self.clear_wait();
+    }
+
+    fn clear_wait(&mut self) {
         self.open.clear();
+        self.open_run = Run::Unknown;
     }
 
     /// A wait ends, and idle time in it gets its meaning.
     pub(crate) fn end_wait(&mut self, run: Run, bandwidth: Bandwidth) {
-        let is_throttled = run == Run::Preempted
-            && bandwidth.expiries != self.expiries
-            && self.idle_whole >= THROTTLED_NS;
-        let cause = match is_throttled {
-            true => Cause::THROTTLED,
-            false => Cause::IDLE,
-        };
+        let cause = Cause::of_idle(run, self.idle_whole, bandwidth.expiries != self.expiries);
         self.settle_idle(cause);
         self.idle_whole = 0;
-        if self.open.ns > 0 {
-            let wait = self.open.wait(cause);
+        if let Some(wait) = self.open.wait(self.open_run, cause) {
             self.counts.waits.record(wait.ns);
             self.keep(wait);
         }
-        self.open.clear();
+        self.clear_wait();
     }
 
     fn settle_idle(&mut self, cause: Cause) {
@@ -330,12 +256,7 @@ impl Account {
         self.counts.waits.settle();
         let has_limit = bandwidth.expiries != self.expiries
             || bandwidth.expiries > 0 && now.saturating_sub(bandwidth.latest) < PERIOD_NS;
-        let is_throttled =
-            self.open.run == Run::Preempted && self.idle_whole >= THROTTLED_NS && has_limit;
-        self.settle_idle(match is_throttled {
-            true => Cause::THROTTLED,
-            false => Cause::IDLE,
-        });
+        self.settle_idle(Cause::of_idle(self.open_run, self.idle_whole, has_limit));
         if self.has_exits {
             self.sums.unknown += std::mem::take(&mut self.sums.mode_unknown);
         }
@@ -347,7 +268,7 @@ impl Account {
             true => Cause::THROTTLED,
             false => Cause::IDLE,
         };
-        (self.open.ns > 0).then(|| self.open.wait(meaning))
+        self.open.wait(self.open_run, meaning)
     }
 
     /// The next interval begins.

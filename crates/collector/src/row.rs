@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use stealtime_track::{Cause, ReasonIndex, Reasons, Run, Tracker, VcpuIndex};
+use stealtime_track::{Cause, ReasonIndex, Reasons, Run, Tracker, VcpuIndex, Wait};
 
-use crate::account::{Account, Counts, Wait};
+use crate::account::{Account, Counts};
 use crate::histogram::Histogram;
 use crate::meter::Meter;
 use crate::sample::{Exits, Ready, Stall, Times, Vcpu, Vm, Wakeups};

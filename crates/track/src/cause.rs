@@ -1,6 +1,6 @@
 //! The occupant of the CPU that a runnable vCPU waits for.
 
-use crate::ThreadIndex;
+use crate::{Run, ThreadIndex};
 
 /// The occupant of a CPU: a task's number, or one of the constants. One word, because it is a key of
 /// tables in the hot path.
@@ -17,12 +17,18 @@ const SOFTIRQ_NAMES: [&str; 10] = [
     "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU",
 ];
 
+/// A shorter wait for an idle CPU is no throttling, in ns. The shortest period of a limit is 1 ms
+/// (`min_cfs_quota_period`), and a throttled thread waits for a good part of it. A CPU that leaves
+/// idle late takes microseconds.
+const THROTTLED_NS: u64 = 500_000;
+
 impl Cause {
     /// Not known.
     pub const UNKNOWN: Self = Self(0xffff_fffe);
     /// A hard interrupt.
     pub const HARDIRQ: Self = Self(0xffff_fffd);
-    /// None: the waiting thread's bandwidth is used up. Readers conclude this, not the tracker.
+    /// None: the waiting thread's bandwidth is used up. Readers conclude this, not the tracker:
+    /// [`Cause::of_idle`].
     pub const THROTTLED: Self = Self(0xffff_fffc);
     /// Tasks past the limit of a reader's table.
     pub const OTHERS: Self = Self(0xffff_fffb);
@@ -42,6 +48,20 @@ impl Cause {
             Self(SOFTIRQ + vec)
         } else {
             Self(SOFTIRQ + SOFTIRQS)
+        }
+    }
+
+    /// What it means that a thread waits in the state `run` while its CPU is idle, for `ns` in all.
+    /// `has_limit` says that a timer of a bandwidth limit expired meanwhile.
+    ///
+    /// A limit takes the CPU from a thread that runs (`throttle_cfs_rq`), so it does not cause a wait that
+    /// begins with a wakeup. Nor does it slow a CPU that leaves idle while another VM's timer expires.
+    #[must_use]
+    pub fn of_idle(run: Run, ns: u64, has_limit: bool) -> Self {
+        if run == Run::Preempted && has_limit && ns >= THROTTLED_NS {
+            Self::THROTTLED
+        } else {
+            Self::IDLE
         }
     }
 
@@ -75,5 +95,14 @@ mod tests {
         assert_eq!(Cause::HARDIRQ.softirq_name(), None);
         assert_eq!(Cause::task(ThreadIndex(5)).softirq_name(), None);
         assert_eq!(Cause::softirq(3).thread(), None);
+    }
+
+    #[test]
+    fn a_limit_shows_by_a_long_wait_and_its_timer() {
+        let of_idle = Cause::of_idle;
+        assert_eq!(of_idle(Run::Preempted, 500_000, true), Cause::THROTTLED);
+        assert_eq!(of_idle(Run::Preempted, 499_999, true), Cause::IDLE);
+        assert_eq!(of_idle(Run::Preempted, 500_000, false), Cause::IDLE);
+        assert_eq!(of_idle(Run::Waking, 500_000, true), Cause::IDLE);
     }
 }

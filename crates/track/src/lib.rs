@@ -49,6 +49,7 @@ mod threads;
 mod timers;
 mod tracker;
 mod vcpu;
+mod wait;
 
 pub use cause::Cause;
 pub use hrtimers::{Hrtimers, LONGEST_SLICE_NS, TimerExpiry, TimerReport, TimerStart, TimerUse};
@@ -64,3 +65,4 @@ pub use threads::{Thread, ThreadIndex, Threads};
 pub use timers::Function;
 pub use tracker::{LONGEST_SILENCE_NS, Tracker};
 pub use vcpu::{Mode, Run, Vcpu, VcpuIndex};
+pub use wait::{OpenWait, Wait};
