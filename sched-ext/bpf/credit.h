@@ -17,8 +17,14 @@ typedef uint64_t u64;
 typedef int64_t s64;
 typedef uint32_t u32;
 #define ST_INLINE static inline
+#define ST_FUNCTION static inline
 #else
 #define ST_INLINE static __always_inline
+/*
+ * The verifier checks such a function by itself. In a loop, 6.18 refuses one that is called on some paths alone
+ * ("global subprog unexpected regs"): each branch of a calculation is within the function.
+ */
+#define ST_FUNCTION __noinline
 #endif
 
 #define ST_NICE_0_SHIFT 20
@@ -46,11 +52,7 @@ ST_INLINE struct st_u128 st_mul(u64 a, u64 b)
 }
 
 /* floor((hi:lo) / d), at most U64_MAX; d is not 0. Long division: 64 steps at most. */
-#ifdef __bpf__
-__noinline u64 st_div_slow(u64 hi, u64 lo, u64 d)
-#else
-static u64 st_div_slow(u64 hi, u64 lo, u64 d)
-#endif
+ST_FUNCTION u64 st_div_slow(u64 hi, u64 lo, u64 d)
 {
 	u64 rest = hi;
 	int bit;
@@ -71,7 +73,7 @@ static u64 st_div_slow(u64 hi, u64 lo, u64 d)
 }
 
 /* floor(a * b / d), at most U64_MAX; d is not 0. */
-ST_INLINE u64 st_mul_div(u64 a, u64 b, u64 d)
+ST_FUNCTION u64 st_mul_div(u64 a, u64 b, u64 d)
 {
 	struct st_u128 product;
 
@@ -95,7 +97,7 @@ ST_INLINE u64 st_max(u64 a, u64 b)
 }
 
 /* calc_delta_fair: virtual time of `ns` at `weight`. */
-ST_INLINE u64 st_vtime(u64 ns, u64 weight)
+ST_FUNCTION u64 st_vtime(u64 ns, u64 weight)
 {
 	if (weight == ST_NICE_0_LOAD)
 		return ns;
