@@ -21,6 +21,12 @@ $SCHED --self-test >/tmp/arithmetic.txt 2>&1
 expect "it is the library's" [ $? = 0 ]
 cat /tmp/arithmetic.txt
 
+if [ ! -e /sys/kernel/sched_ext ]; then
+    foreground >/tmp/none.txt 2>&1
+    expect "a kernel without sched_ext is refused" grep -q 'this kernel has no sched_ext' /tmp/none.txt
+    exit
+fi
+
 say "loads and unloads under load"
 load first
 unload

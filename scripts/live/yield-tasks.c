@@ -161,9 +161,9 @@ static int ping_pong(const char *name, long rounds, int pinned)
 	return status != 0;
 }
 
-static void be_first(void)
+static void be_first(int priority)
 {
-	struct sched_param first = { .sched_priority = 1 };
+	struct sched_param first = { .sched_priority = priority };
 
 	if (sched_setscheduler(0, SCHED_FIFO, &first))
 		exit(1);
@@ -194,10 +194,11 @@ int main(int count, char **arguments)
 			return 1;
 		start(sleep_again, 0);
 	} else if (!strcmp(arguments[3], "fifo")) {
-		/* Threads inherit the policy. */
-		be_first();
+		/* Threads inherit the policy. Only a higher priority ends them. */
+		be_first(1);
 		for (long id = 0; id < sysconf(_SC_NPROCESSORS_ONLN); id++)
 			start(compute, id);
+		be_first(2);
 	} else {
 		for (long id = 0; id < THREADS; id++) {
 			if (pipe(pipes[id]))
