@@ -106,10 +106,12 @@ await has_lines 3 ': loaded' /tmp/hotplug.err
 unload
 
 say "the watchdog ends a scheduler if its tasks wait too long"
-(sleep 4; /test/yield-tasks first 8 fifo >/dev/null) & first=$!
-foreground --watchdog-ms 50 --for 20 >/tmp/watchdog.txt 2>&1
+start watchdog --watchdog-ms 50 --for 60
+await is_loaded_or_dead /tmp/watchdog.err
+/test/yield-tasks first 4 fifo >/dev/null
+wait $scheduler
 expect "it fails" [ $? != 0 ]
-expect "with the reason" grep -q 'the kernel.s scheduler has taken over: .*watchdog: task' /tmp/watchdog.txt
-grep 'taken over' /tmp/watchdog.txt
-kill $a $b $first
+expect "with the reason" grep -q 'the kernel.s scheduler has taken over: .*watchdog: task' /tmp/watchdog.err
+grep 'taken over' /tmp/watchdog.err
+kill $a $b
 cp /tmp/*.err /out/yield/ 2>/dev/null
