@@ -133,8 +133,11 @@ function contrast() {
   return [...new Set(low)].slice(0, 5);
 }
 
+// A busy machine is slow, and a hung browser still ends, in ms.
+const timeout = 300_000;
 const browser = await chromium.launch({
   executablePath,
+  timeout,
   args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync'],
 });
@@ -143,6 +146,7 @@ for (const report of reports) {
   let charts = 0;
   for (const [size, viewport] of Object.entries(SIZES)) {
     const context = await browser.newContext({ viewport, colorScheme: 'light', deviceScaleFactor: size === 'phone' ? 2 : 1 });
+    context.setDefaultTimeout(timeout);
     const page = await context.newPage();
     const tell = (what) => problems.push(`${name}, ${size}: ${what}`);
     page.on('console', (message) => tell(`console ${message.type()}: ${message.text()}`));
