@@ -2,20 +2,24 @@
 //! planned with on any host.
 #![no_main]
 
+#[macro_use]
+mod target;
+
 use std::io::Cursor;
 
 use guest_clock::device::HostFacts;
 use guest_clock::snapshot::{Assumed, inspect};
 use guest_clock::{Anchor, Options, Policy, Saved, Unequal, rehearse};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
+target!(read);
+
+fn read(data: &[u8]) {
     // The bytes themselves, and with a valid checksum: random bytes never have one.
     check(data);
     if let Some((contents, _)) = data.split_last_chunk::<8>() {
         check(&[contents, &checksum(contents).to_le_bytes()].concat());
     }
-});
+}
 
 fn check(data: &[u8]) {
     // Snapshots of other VMMs begin otherwise: an error, or values.

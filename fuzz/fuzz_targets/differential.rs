@@ -2,9 +2,10 @@
 //! events, by CPU and time. A tool that is missing accepts nothing.
 #![no_main]
 
-use std::process::Command;
+#[macro_use]
+mod target;
 
-use libfuzzer_sys::fuzz_target;
+use std::process::Command;
 
 /// Times from here on, in nanoseconds, are left out: trace-cmd 3.1.6 shows only some of the events there.
 const LATEST: u64 = 1 << 59;
@@ -12,7 +13,9 @@ const LATEST: u64 = 1 << 59;
 /// CPU and time in nanoseconds of each event, sorted.
 type Events = Vec<(u64, u64)>;
 
-fuzz_target!(|data: &[u8]| {
+target!(read);
+
+fn read(data: &[u8]) {
     let (form, data) = data.split_first().unwrap_or((&0, &[]));
     let (bytes, command): (_, &[&str]) = match form & 1 {
         0 => (
@@ -30,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(theirs) = theirs(&bytes, command) {
         assert_eq!(ours, theirs, "{}", command[0]);
     }
-});
+}
 
 /// What this project reads, if it finds no damage.
 fn ours(bytes: &[u8]) -> Option<Events> {

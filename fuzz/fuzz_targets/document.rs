@@ -1,12 +1,13 @@
 //! Snapshots, saved clocks and scenarios as trees of values: sound documents with a few hostile values.
 #![no_main]
 
+#[macro_use]
+mod target;
 mod tree;
 
 use std::sync::LazyLock;
 
 use guest_clock::Saved;
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use stealtime_fuzz::choices::Choices;
 use stealtime_host::Snapshot;
@@ -48,7 +49,9 @@ static DOCUMENTS: LazyLock<Vec<Document>> = LazyLock::new(|| {
     all
 });
 
-fuzz_target!(|data: &[u8]| {
+target!(read);
+
+fn read(data: &[u8]) {
     let mut choices = Choices::new(data);
     let document = &DOCUMENTS[choices.below(DOCUMENTS.len())];
     let mut value = document.value.clone();
@@ -60,7 +63,7 @@ fuzz_target!(|data: &[u8]| {
         tree::change(&mut choices, &mut value);
     }
     (document.read)(&value);
-});
+}
 
 fn snapshot(document: &Value) {
     if let Ok(snapshot) = Snapshot::from_json(&document.to_string()) {

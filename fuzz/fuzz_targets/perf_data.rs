@@ -1,6 +1,7 @@
 //! perf.data, file and pipe mode, from any bytes.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[macro_use]
+mod target;
 
-fuzz_target!(|data: &[u8]| stealtime_fuzz::read_perf_data(data));
+target!(stealtime_fuzz::read_perf_data);

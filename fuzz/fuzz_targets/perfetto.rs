@@ -1,6 +1,7 @@
 //! The writer of Perfetto traces: any events make a well-formed trace.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[macro_use]
+mod target;
 
-fuzz_target!(|data: &[u8]| stealtime_fuzz::export(data));
+target!(stealtime_fuzz::export);

@@ -1,11 +1,15 @@
 //! Scenarios and snapshots of hosts from any text: an error that can be shown, or one that can be used.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[macro_use]
+mod target;
+
 use stealtime_host::Snapshot;
 use stealtime_lab::scenario::Scenario;
 
-fuzz_target!(|data: &[u8]| {
+target!(read);
+
+fn read(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else {
         return;
     };
@@ -18,4 +22,4 @@ fuzz_target!(|data: &[u8]| {
         let again = Snapshot::from_json(&json).map(|snapshot| snapshot.to_json());
         assert_eq!(again.ok(), Some(json));
     }
-});
+}

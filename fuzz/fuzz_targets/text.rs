@@ -1,6 +1,7 @@
 //! ftrace text from any bytes.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[macro_use]
+mod target;
 
-fuzz_target!(|data: &[u8]| stealtime_fuzz::read_text(data));
+target!(stealtime_fuzz::read_text);

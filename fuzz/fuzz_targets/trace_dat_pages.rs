@@ -1,6 +1,7 @@
 //! trace.dat with a sound beginning and hostile pages of the ring buffer.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
+#[macro_use]
+mod target;
 
-fuzz_target!(|data: &[u8]| stealtime_fuzz::read_trace_dat_pages(data));
+target!(stealtime_fuzz::read_trace_dat_pages);
