@@ -1,7 +1,7 @@
 //! What each target has around its body.
 
-/// Counters that stand for the coverage of a build without instruments. The fuzzer keeps and mutates those inputs
-/// alone that bring a new count, so each input counts once, at a place of its own.
+/// Counters that stand for the coverage of a build without instruments. The fuzzer mutates those inputs
+/// alone that bring a new count, so each input counts at a place of its own.
 #[cfg(unguided)]
 mod counters {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
