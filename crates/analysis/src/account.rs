@@ -1,6 +1,6 @@
 //! One vCPU thread: where its time went, and what was counted of it.
 
-use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span};
+use stealtime_track::{Cause, IntMap, Mode, ReasonIndex, Run, Span, Stretches};
 
 use crate::clock_reads::ClockReads;
 use crate::doubt::Doubted;
@@ -8,7 +8,7 @@ use crate::guest_clock::GuestClock;
 use crate::interrupts::HitVectors;
 use crate::latency::Latencies;
 use crate::options::Window;
-use crate::polls::{Poll, Stretches};
+use crate::polls::Poll;
 use crate::ready;
 use crate::series::{Sampled, Samples, Series};
 use crate::stats::Durations;

@@ -13,51 +13,6 @@ use stealtime_track::{Halt, Mode, Place, ReasonIndex};
 
 use crate::account::Account;
 
-/// Stretches on a CPU that are remembered. Of a vCPU that is preempted more often while it polls, the
-/// earliest ones count as exit handling, so that memory is bounded.
-const STRETCHES: usize = 8;
-
-/// A stretch of a thread on a CPU, in ns of the trace's clock.
-#[derive(Debug, Clone, Copy, Default)]
-struct Stretch {
-    start: u64,
-    end: u64,
-    cpu: u16,
-}
-
-/// The latest stretches of a thread on a CPU.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Stretches {
-    ring: [Stretch; STRETCHES],
-    next: usize,
-}
-
-impl Stretches {
-    /// Adds the latest.
-    pub(crate) fn push(&mut self, start: u64, end: u64, cpu: u16) {
-        if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
-            *slot = Stretch { start, end, cpu };
-        }
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
-        if self.next > 0 {
-            *self = Self::default();
-        }
-    }
-
-    /// Time on a CPU within `[start, end)` that is in the selection, in ns.
-    fn within(&self, window: &Window, start: u64, end: u64) -> u64 {
-        let clip = |stretch: &Stretch| {
-            let (begin, finish) = (stretch.start.max(start), stretch.end.min(end));
-            window.clip(begin, finish, stretch.cpu)
-        };
-        self.ring.iter().map(clip).sum()
-    }
-}
-
 /// On-CPU time before sleeps while the window is not known, by the reason that it counts for until then.
 #[derive(Debug, Clone, Copy)]
 struct OpenTime {
@@ -108,8 +63,7 @@ impl Account {
         let used = self.poll.used.take().or(self.poll.window);
         if !halt.waited {
             self.stretches.push(halt.running_since, now, cpu);
-            let polled = self.stretches.within(window, start, now);
-            self.stretches.clear();
+            let polled = self.polled(window, start, now);
             self.time.poll_useful += self.take_back(mode, polled);
             if counts {
                 self.tally.poll_success += 1;
@@ -127,14 +81,18 @@ impl Account {
         }
         // It slept in KVM, so what was open is a halt.
         self.sleep_open = 0;
-        let slept = halt.slept_at;
-        let end = used.map_or(slept, |window| {
-            slept.min(start.saturating_add(window.into()))
-        });
-        let polled = self.stretches.within(window, start, end);
-        self.stretches.clear();
+        let end = halt.poll_end(used);
+        let polled = self.polled(window, start, end);
         let whole = end.saturating_sub(start);
         self.slept_after_poll(mode, used, polled, counts && whole > 0, whole);
+    }
+
+    /// Time on a CPU within `[start, end)` of the halt that ends, as far as it is in the selection.
+    fn polled(&mut self, window: &Window, start: u64, end: u64) -> u64 {
+        let clip = |begin, finish, cpu| window.clip(begin, finish, cpu);
+        let ns = self.stretches.within(start, end, clip);
+        self.stretches.clear();
+        ns
     }
 
     fn slept_after_poll(

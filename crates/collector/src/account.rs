@@ -1,7 +1,8 @@
 //! One vCPU's sums of an interval. The rules are those of `stealtime_analysis`: docs/analysis.md has them.
 
 use stealtime_track::{
-    Cause, Halt, IntMap, Mode, OpenWait, ReasonIndex, Retracted, Run, Span, Wait,
+    Cause, Halt, IntMap, Mode, OpenWait, Place, ReasonIndex, Retracted, Run, Span, Stretches,
+    SwitchedOut, Wait,
 };
 
 use crate::histogram::Distribution;
@@ -13,42 +14,12 @@ const PERIOD_NS: u64 = 1_000_000_000;
 const MAX_CAUSES: usize = 64;
 /// Longest waits of an interval that are kept.
 const STALLS: usize = 4;
-/// Stretches on a CPU that are remembered while a vCPU polls.
-const STRETCHES: usize = 8;
-
 /// What was counted for one exit reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Slot {
     pub(crate) count: u64,
     /// On-CPU time outside the guest, in ns.
     pub(crate) ns: u64,
-}
-
-/// Latest stretches of a thread on a CPU, in ns of the trace's clock.
-#[derive(Debug, Clone, Copy, Default)]
-struct Stretches {
-    ring: [(u64, u64); STRETCHES],
-    /// So many were pushed.
-    next: usize,
-}
-
-impl Stretches {
-    fn push(&mut self, start: u64, end: u64) {
-        if let Some(slot) = self.ring.get_mut(self.next % STRETCHES) {
-            *slot = (start, end);
-        }
-        self.next += 1;
-    }
-
-    const fn clear(&mut self) {
-        self.next = 0;
-    }
-
-    /// Time on a CPU within `[start, end)`, in ns.
-    fn within(&self, start: u64, end: u64) -> u64 {
-        let clip = |&(begin, finish): &(u64, u64)| finish.min(end).saturating_sub(begin.max(start));
-        self.ring.iter().take(self.next).map(clip).sum()
-    }
 }
 
 /// What a vCPU, or its VM, was counted for in one interval.
@@ -309,8 +280,8 @@ impl Account {
     }
 
     /// It leaves its CPU.
-    pub(crate) fn switched_out(&mut self, start: u64, end: u64) {
-        self.stretches.push(start, end);
+    pub(crate) fn switched_out(&mut self, switch: &SwitchedOut) {
+        self.stretches.push(switch.start, switch.end, switch.cpu);
     }
 
     /// `kvm_exit`.
@@ -347,14 +318,14 @@ impl Account {
         self.poll_window = Some(new);
     }
 
-    /// A halt is over at `now`; `begin` is the interval's begin. Both in ns.
-    pub(crate) fn halt(&mut self, halt: &Halt, now: u64, begin: u64) {
+    /// A halt is over; `begin` is the interval's begin, in ns.
+    pub(crate) fn halt(&mut self, place: &Place, halt: &Halt, begin: u64) {
+        let now = place.time;
         let used = self.poll_used.take().or(self.poll_window);
         let start = halt.start.max(begin);
         if !halt.waited {
-            self.stretches.push(halt.running_since, now);
-            let polled = self.stretches.within(start, now);
-            self.stretches.clear();
+            self.stretches.push(halt.running_since, now, place.cpu);
+            let polled = self.polled(start, now);
             self.sums.poll += self.take_back(halt.mode, polled);
             return;
         }
@@ -362,17 +333,21 @@ impl Account {
             self.sums.halt += self.take_back(halt.mode, now.saturating_sub(start));
             return;
         }
-        let slept = halt.slept_at;
-        let end = used.map_or(slept, |window| {
-            slept.min(halt.start.saturating_add(window.into()))
-        });
-        let polled = self.stretches.within(start, end);
-        self.stretches.clear();
+        let polled = self.polled(start, halt.poll_end(used));
         match used {
             Some(0) => {}
             Some(_) => self.sums.poll += self.take_back(halt.mode, polled),
             None => self.poll_open = (halt.mode, self.poll_open.1 + polled),
         }
+    }
+
+    /// Time on a CPU within `[start, end)` of the halt that ends.
+    fn polled(&mut self, start: u64, end: u64) -> u64 {
+        let ns = self
+            .stretches
+            .within(start, end, |begin, finish, _cpu| finish - begin);
+        self.stretches.clear();
+        ns
     }
 
     /// Takes up to `ns` out of the on-CPU time of a mode, and returns the amount. Less is left where the

@@ -121,7 +121,7 @@ impl Observer for Meter {
     }
 
     fn switched_out(&mut self, vcpu: VcpuIndex, switch: &SwitchedOut) {
-        self.account(vcpu).switched_out(switch.start, switch.end);
+        self.account(vcpu).switched_out(switch);
     }
 
     fn sight_lost(&mut self, vcpu: VcpuIndex) {
@@ -146,7 +146,7 @@ impl Observer for Meter {
 
     fn halt(&mut self, vcpu: VcpuIndex, place: &Place, halt: &Halt) {
         let begin = self.since;
-        self.account(vcpu).halt(halt, place.time, begin);
+        self.account(vcpu).halt(place, halt, begin);
     }
 
     fn function(&mut self, function: Function, action: FunctionSeen, place: &Place) {

@@ -43,6 +43,7 @@ mod loss;
 pub mod names;
 mod observer;
 mod reasons;
+mod stretches;
 mod switch;
 mod switch_out;
 mod threads;
@@ -60,6 +61,7 @@ pub use observer::{
     Span, Switch, SwitchedOut, ThreadRef, Waker, Wakeup, Waking,
 };
 pub use reasons::{ReasonIndex, Reasons};
+pub use stretches::Stretches;
 pub use switch_out::SwitchOut;
 pub use threads::{Thread, ThreadIndex, Threads};
 pub use timers::Function;

@@ -169,6 +169,15 @@ pub struct Halt {
     pub has_switches: bool,
 }
 
+impl Halt {
+    /// When its polling ended, in ns: at its sleep, or after a polling window of `window` ns.
+    #[must_use]
+    pub fn poll_end(&self, window: Option<u32>) -> u64 {
+        let at_most = window.map_or(u64::MAX, |window| self.start.saturating_add(window.into()));
+        self.slept_at.min(at_most)
+    }
+}
+
 /// A vector was set in a vCPU's IRR.
 #[derive(Debug, Clone, Copy)]
 pub struct Accept {
