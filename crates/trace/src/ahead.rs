@@ -1,19 +1,21 @@
 //! Reading on a thread of its own, ahead of the consumer of the events.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use stealtime_events::Event;
 
 use crate::{EventSource, NameTable, ReadError, SourceInfo};
 
-/// Events of a batch: 80 KiB, which take some hundred microseconds to read. Smaller ones would spend more
-/// time on handing over.
+/// Events of a batch: 80 KiB, which take some hundred microseconds to read. Larger ones would leave the
+/// second-level cache before they are consumed.
 const BATCH: usize = 1 << 11;
-/// Batches that may wait: enough that the reader rarely blocks.
-const WAITING: usize = 4;
-
+/// Batches that may wait, 2.5 MiB. A reader of `perf.data` gives a round at once, and reads the next one
+/// meanwhile.
+const WAITING: usize = 32;
 /// Events and state that the thread hands over.
 struct Batch {
     events: Vec<Event>,
@@ -24,13 +26,100 @@ struct Batch {
     end: Option<(SourceInfo, Option<ReadError>)>,
 }
 
+/// What reader and consumer share.
+#[derive(Default)]
+struct Shared {
+    waiting: VecDeque<Batch>,
+    /// Consumed vectors, back to the reader.
+    emptied: Vec<Vec<Event>>,
+    /// The reader has ended, after its last batch or by a panic.
+    is_read: bool,
+    /// The consumer takes no more.
+    is_abandoned: bool,
+}
+
+/// Hands batches from one thread to another. The consumer takes all at once, so that neither waits often.
+#[derive(Default)]
+struct Belt {
+    shared: Mutex<Shared>,
+    /// To the consumer: batches wait.
+    filled: Condvar,
+    /// To the reader: there is room.
+    taken: Condvar,
+}
+
+impl Belt {
+    /// A panic of the other side leaves no half-made state.
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a batch, as soon as there is room. Returns whether a consumer is left.
+    fn put(&self, batch: Batch) -> bool {
+        let mut shared = self.shared();
+        while shared.waiting.len() >= WAITING && !shared.is_abandoned {
+            shared = self
+                .taken
+                .wait(shared)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        shared.waiting.push_back(batch);
+        let goes_on = !shared.is_abandoned;
+        self.filled.notify_one();
+        goes_on
+    }
+
+    /// All batches that wait, in exchange for consumed vectors. None at the end.
+    fn take(&self, emptied: &mut Vec<Vec<Event>>) -> VecDeque<Batch> {
+        let mut shared = self.shared();
+        shared.emptied.append(emptied);
+        while shared.waiting.is_empty() && !shared.is_read {
+            shared = self
+                .filled
+                .wait(shared)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.taken.notify_one();
+        std::mem::take(&mut shared.waiting)
+    }
+
+    /// A consumed vector, or a new one.
+    fn empty(&self) -> Vec<Event> {
+        let mut events = self.shared().emptied.pop().unwrap_or_default();
+        events.clear();
+        events.reserve(BATCH);
+        events
+    }
+}
+
+/// Ends a side of the belt, also if it panics.
+struct Reader(Arc<Belt>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.shared().is_read = true;
+        self.0.filled.notify_one();
+    }
+}
+
+/// The same for the other side.
+struct Consumer(Arc<Belt>);
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.0.shared().is_abandoned = true;
+        self.0.taken.notify_one();
+    }
+}
+
 /// The events of another source, read by a thread of its own, in the same order. Until the last event is
 /// consumed, [`EventSource::info`] is that of the beginning.
 pub struct Ahead {
-    batches: Receiver<Batch>,
-    /// Consumed vectors, back to the reader.
-    emptied: Sender<Vec<Event>>,
+    belt: Consumer,
     reader: Option<JoinHandle<()>>,
+    /// Batches that are taken and not begun.
+    batches: VecDeque<Batch>,
+    emptied: Vec<Vec<Event>>,
     events: Vec<Event>,
     consumed: usize,
     names: NameTable,
@@ -47,13 +136,13 @@ impl Ahead {
     /// # Errors
     /// The operating system gives no thread; the source comes back with its reason.
     pub fn new(source: Box<dyn EventSource>) -> Result<Self, (Box<dyn EventSource>, io::Error)> {
-        let (to_taker, batches) = mpsc::sync_channel(WAITING);
-        let (emptied, from_taker) = mpsc::channel();
+        let belt = Arc::new(Belt::default());
         let (hand_over, source_there) = mpsc::sync_channel::<Box<dyn EventSource>>(1);
         let (info, progress) = (source.info().clone(), source.progress());
+        let belt_of_reader = Reader(Arc::clone(&belt));
         let reading = move || {
             if let Ok(mut source) = source_there.recv() {
-                read(&mut *source, &to_taker, &from_taker);
+                read(&mut *source, &belt_of_reader.0);
             }
         };
         let reader = match thread::Builder::new()
@@ -67,9 +156,10 @@ impl Ahead {
             return Err((source, io::Error::other("the thread ended at once")));
         }
         Ok(Self {
-            batches,
-            emptied,
+            belt: Consumer(belt),
             reader: Some(reader),
+            batches: VecDeque::new(),
+            emptied: Vec::new(),
             events: Vec::new(),
             consumed: 0,
             names: NameTable::default(),
@@ -82,7 +172,15 @@ impl Ahead {
 
     /// Takes the next batch.
     fn next_batch(&mut self) {
-        let Ok(batch) = self.batches.recv() else {
+        let empty = std::mem::take(&mut self.events);
+        self.consumed = 0;
+        if empty.capacity() > 0 {
+            self.emptied.push(empty);
+        }
+        if self.batches.is_empty() {
+            self.batches = self.belt.0.take(&mut self.emptied);
+        }
+        let Some(batch) = self.batches.pop_front() else {
             // A thread that ends without the last batch has panicked: its panic goes on here.
             self.ended = true;
             if let Some(Err(panic)) = self.reader.take().map(JoinHandle::join) {
@@ -90,10 +188,7 @@ impl Ahead {
             }
             return;
         };
-        let empty = std::mem::replace(&mut self.events, batch.events);
-        // The thread may have ended: then it needs no vector.
-        drop(self.emptied.send(empty));
-        self.consumed = 0;
+        self.events = batch.events;
         for name in batch.names {
             self.names.intern(&name);
         }
@@ -105,12 +200,10 @@ impl Ahead {
 }
 
 /// Reads to the end, or until the consumer is gone.
-fn read(source: &mut dyn EventSource, batches: &SyncSender<Batch>, emptied: &Receiver<Vec<Event>>) {
+fn read(source: &mut dyn EventSource, belt: &Belt) {
     let mut names = NameTable::default().len();
     loop {
-        let mut events = emptied.try_recv().unwrap_or_default();
-        events.clear();
-        events.reserve(BATCH);
+        let mut events = belt.empty();
         let end = match source.next_events(BATCH, &mut events) {
             Ok(true) => None,
             Ok(false) => Some(None),
@@ -126,7 +219,7 @@ fn read(source: &mut dyn EventSource, batches: &SyncSender<Batch>, emptied: &Rec
             progress: source.progress(),
             end: end.map(|failed| (source.info().clone(), failed)),
         };
-        if batches.send(batch).is_err() || is_last {
+        if !belt.put(batch) || is_last {
             return;
         }
     }

@@ -169,6 +169,38 @@ fn small(name: &str) -> TraceDat {
     common::open(common::bytes(path.as_ref())).expect("a good file")
 }
 
+/// All events, by turns up to `limit` at once and one by itself.
+fn in_batches(mut source: TraceDat, limit: usize) -> Vec<Event> {
+    let mut events = Vec::new();
+    loop {
+        let mut batch = Vec::new();
+        let more = source.next_events(limit, &mut batch).expect("a sound file");
+        assert_eq!(more, batch.len() == limit);
+        events.append(&mut batch);
+        if !more {
+            return events;
+        }
+        events.extend(source.next_event().expect("a sound file"));
+    }
+}
+
+#[test]
+fn batches_have_the_events_that_come_one_by_one() {
+    let mut source = small("svm-cfs/trace.dat");
+    let mut single = Vec::new();
+    while let Some(event) = source.next_event().expect("a sound file") {
+        single.push(event);
+    }
+    // Names of tasks come at once and do not fit into small batches.
+    for limit in [1, 2, 3, 7, 1000] {
+        assert_eq!(
+            in_batches(small("svm-cfs/trace.dat"), limit),
+            single,
+            "{limit}"
+        );
+    }
+}
+
 #[test]
 fn what_the_file_says_of_the_recording() {
     let (_, info) = count(small("svm-hackbench-cyclictest-hog/trace.dat.zst"));

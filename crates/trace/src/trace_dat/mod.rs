@@ -250,25 +250,51 @@ impl TraceDat {
     }
 }
 
-impl EventSource for TraceDat {
-    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        loop {
-            if let Some(event) = self.queue.pop() {
-                return Ok(Some(event));
-            }
-            if let Some(error) = self.failed.take() {
-                return Err(error);
-            }
+impl TraceDat {
+    /// Decodes records until `wanted` events wait in the queue, or there is no other record.
+    fn decode_until(&mut self, wanted: usize) {
+        while self.queue.len() < wanted {
             let result = match (self.preface.take(), self.current) {
                 (Some(preface), _) => self.start(&preface),
                 (None, Some(current)) => self.step(current),
-                (None, None) => return Ok(None),
+                (None, None) => return,
             };
             if let Err(error) = result {
                 self.current = None;
                 self.failed = Some(error);
             }
         }
+    }
+}
+
+impl EventSource for TraceDat {
+    fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        if self.queue.is_empty() {
+            self.decode_until(1);
+        }
+        match self.queue.pop() {
+            Some(event) => Ok(Some(event)),
+            None => self.failed.take().map_or(Ok(None), Err),
+        }
+    }
+
+    fn next_events(&mut self, limit: usize, batch: &mut Vec<Event>) -> Result<bool, ReadError> {
+        let wanted = batch.len() + limit;
+        self.queue.pop_into(batch, wanted);
+        if batch.len() < wanted {
+            // Nothing waits, and records are decoded behind the events of the batch.
+            self.queue.swap(batch);
+            self.decode_until(wanted);
+            self.queue.swap(batch);
+            // The last record may give several.
+            for event in batch.drain(wanted.min(batch.len())..) {
+                self.queue.push(event);
+            }
+        }
+        if batch.len() == wanted {
+            return Ok(true);
+        }
+        self.failed.take().map_or(Ok(false), Err)
     }
 
     fn names(&self) -> &NameTable {

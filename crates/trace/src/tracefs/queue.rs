@@ -42,6 +42,24 @@ impl EventQueue {
         Some(event)
     }
 
+    /// Takes the first events, until `batch` has `wanted`.
+    pub fn pop_into(&mut self, batch: &mut Vec<Event>, wanted: usize) {
+        let room = wanted.saturating_sub(batch.len());
+        batch.extend(std::iter::from_fn(|| self.pop()).take(room));
+    }
+
+    /// Exchanges what waits for the events of `batch`. The first of these is the next one.
+    pub fn swap(&mut self, batch: &mut Vec<Event>) {
+        debug_assert_eq!(self.head, 0, "an event was taken");
+        std::mem::swap(&mut self.events, batch);
+    }
+
+    /// Number of events that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len() - self.head
+    }
+
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
