@@ -1,18 +1,27 @@
 //! ns per operation: this crate's fair class beside a pointer-linked red-black peer, and the
 //! candidates for its tree beside each other.
 //!
-//! `cargo bench -p stealtime-hypervisor --bench eevdf`
+//! `cargo bench -p stealtime-hypervisor --bench eevdf`. `scripts/kernel-eevdf` sets `linux_fair`: the
+//! kernel's own functions take the peer's place.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod candidates;
+#[cfg(linux_fair)]
+mod linux;
+#[cfg_attr(linux_fair, allow(dead_code, reason = "Linux takes the peer's place"))]
 mod peer;
 mod rbtree;
 mod tracking;
+#[cfg_attr(linux_fair, allow(dead_code, reason = "Linux takes the peer's place"))]
 mod worlds;
 
 use std::time::{Duration, Instant};
 
-use worlds::{OPS, Ours, Peer, Rounds, World};
+#[cfg(linux_fair)]
+use linux::{Linux, Tracking, Untracked};
+#[cfg(not(linux_fair))]
+use worlds::Peer;
+use worlds::{OPS, Ours, Rounds, World};
 
 const SIZES: [usize; 4] = [2, 8, 64, 1024];
 
@@ -23,7 +32,7 @@ fn queues(tasks: usize) -> usize {
 /// Passes of each implementation, in turns: what else the machine does falls on all.
 const PASSES: usize = 41;
 
-/// The fastest pass so far: ns per operation, and a checksum of all picks.
+/// The fastest pass so far: ns per operation, and a checksum of each round's picks.
 struct Best {
     ns: [f64; 3],
     sum: usize,
@@ -57,31 +66,62 @@ impl Best {
     }
 }
 
+/// What this crate is compared with.
+struct Peers {
+    names: [&'static str; 2],
+    passes: [fn(&mut Best, usize, usize); 2],
+}
+
+#[cfg(not(linux_fair))]
+const PEERS: Peers = Peers {
+    names: ["peer", "peer, load tracking"],
+    passes: [
+        |best, n, tasks| best.pass(Peer::new(n, tasks, false), tasks),
+        |best, n, tasks| best.pass(Peer::new(n, tasks, true), tasks),
+    ],
+};
+
+#[cfg(linux_fair)]
+const PEERS: Peers = Peers {
+    names: ["Linux", "Linux without load tracking"],
+    passes: [
+        |best, n, tasks| best.pass(Linux::<Tracking>::new(n, tasks), tasks),
+        |best, n, tasks| best.pass(Linux::<Untracked>::new(n, tasks), tasks),
+    ],
+};
+
 fn main() {
+    let [first, second] = PEERS.names;
     println!("ns per operation, best of {PASSES} passes");
-    println!("| entities | operation | this crate | peer | ratio | peer, load tracking | ratio |");
+    println!("| entities | operation | this crate | {first} | ratio | {second} | ratio |");
     println!("|---|---|---|---|---|---|---|");
     for tasks in SIZES {
         let n = queues(tasks);
-        let (mut ours, mut peer, mut tracking) = (Best::new(), Best::new(), Best::new());
+        let mut ours = Best::new();
+        let mut peers = [Best::new(), Best::new()];
         for _ in 0..PASSES {
             ours.pass(Ours::new(n, tasks), tasks);
-            peer.pass(Peer::new(n, tasks, false), tasks);
-            tracking.pass(Peer::new(n, tasks, true), tasks);
+            for (peer, pass) in peers.iter_mut().zip(PEERS.passes) {
+                pass(peer, n, tasks);
+            }
         }
         assert!(
-            ours.sum == peer.sum && peer.sum == tracking.sum,
+            peers.iter().all(|peer| peer.sum == ours.sum),
             "{tasks} entities: all must pick the same"
         );
         for (op, name) in OPS.iter().enumerate() {
-            let (ours, peer, tracking) = (ours.ns[op], peer.ns[op], tracking.ns[op]);
+            let (ours, peers) = (ours.ns[op], peers.each_ref().map(|peer| peer.ns[op]));
             println!(
-                "| {tasks} | {name} | {ours:.1} | {peer:.1} | {:.2} | {tracking:.1} | {:.2} |",
-                ours / peer,
-                ours / tracking
+                "| {tasks} | {name} | {ours:.1} | {:.1} | {:.2} | {:.1} | {:.2} |",
+                peers[0],
+                ours / peers[0],
+                peers[1],
+                ours / peers[1]
             );
         }
     }
-    println!();
-    candidates::run();
+    if cfg!(not(linux_fair)) {
+        println!();
+        candidates::run();
+    }
 }

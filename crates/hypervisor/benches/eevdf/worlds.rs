@@ -189,7 +189,7 @@ impl Rounds {
         ]
     }
 
-    /// `timed(op, what)` runs one batch. Returns a sum over what was picked.
+    /// `timed(op, what)` runs one batch. Returns a hash of the picks.
     pub(crate) fn round<W: World>(
         &mut self,
         world: &mut W,
@@ -226,6 +226,8 @@ impl Rounds {
                 .enumerate()
                 .for_each(|(q, r)| *r = w.pick(q, now));
         });
-        self.running.iter().sum()
+        self.running.iter().fold(0usize, |hash, picked| {
+            hash.wrapping_mul(31).wrapping_add(*picked)
+        })
     }
 }
