@@ -17,8 +17,10 @@ impl Slot {
     }
 }
 
-/// Most timers of a ring and its list.
-const MOST_LISTED: usize = 512;
+/// Most timers of a ring.
+const MOST_NEAR: usize = 512;
+/// Most timers of its sorted list: an insertion passes half of them. With more the wheel is faster.
+const MOST_LISTED: usize = 128;
 
 /// Armed timers. Once there are many they stay in a wheel.
 #[derive(Clone, Debug)]
@@ -103,7 +105,7 @@ impl Queue {
             && was_at == At::NEVER
             && ring.arm_first(&mut self.timers, slot, at_ns)
         {
-            if ring.armed() > MOST_LISTED {
+            if ring.near() > MOST_NEAR {
                 self.grow();
             }
             return;
@@ -119,7 +121,7 @@ impl Queue {
                     few.cancel(&mut self.timers, slot, was_ns);
                 }
                 few.arm(&mut self.timers, slot, at_ns);
-                if few.armed() > MOST_LISTED {
+                if few.listed() > MOST_LISTED || few.near() > MOST_NEAR {
                     self.grow();
                 }
             }

@@ -161,6 +161,16 @@ impl Ring {
         Some(slot)
     }
 
+    /// Timers in the ring.
+    pub(super) const fn near(&self) -> usize {
+        self.near
+    }
+
+    /// Timers in the list.
+    pub(super) const fn listed(&self) -> usize {
+        self.far.armed()
+    }
+
     /// Armed timers.
     pub(super) const fn armed(&self) -> usize {
         self.near + self.far.armed()
