@@ -538,16 +538,9 @@ impl Pool {
     #[inline(never)]
     fn rebalance(&mut self, t: &mut Timeline, n: u32, removed: Entry) {
         let node = &self.nodes[n as usize];
-        let (len, parent, last) = (node.len(), node.parent, node.last_deadline());
+        let (len, parent) = (node.len(), node.parent);
         if len >= FANOUT / 4 {
-            let above = &self.nodes[parent as usize];
-            let sum = &above.entries[above.position(n)];
-            let slices = sum.min_slice == sum.max_slice
-                || (removed.min_slice != sum.min_slice && removed.max_slice != sum.max_slice);
-            // An entry without an extreme of the node leaves the sums above as they are.
-            if !(slices && removed.vruntime != sum.vruntime && last == sum.deadline) {
-                self.propagate(n);
-            }
+            self.shrink(n, &removed);
             return;
         }
         let above = &mut self.nodes[parent as usize];
@@ -561,7 +554,7 @@ impl Pool {
             let (a, b) = (above.entries[first].child, above.entries[first + 1].child);
             // A quarter of a merged node stays free, so that the next insertion does not split it.
             if above.len() < 2 || self.len(a) + self.len(b) > FANOUT * 3 / 4 {
-                self.propagate(n);
+                self.shrink(n, &removed);
                 return;
             }
             for j in 0..self.len(b) {
@@ -593,6 +586,37 @@ impl Pool {
     #[inline]
     fn len(&self, n: u32) -> usize {
         self.nodes[n as usize].len()
+    }
+
+    /// Corrects the entries above `n`, which has lost `removed`, up to the first that does not
+    /// change. Only the loss of an extreme needs a pass over a node.
+    #[inline(never)]
+    fn shrink(&mut self, mut n: u32, removed: &Entry) {
+        loop {
+            let node = &self.nodes[n as usize];
+            let parent = node.parent;
+            if parent == NONE {
+                return;
+            }
+            let above = &self.nodes[parent as usize];
+            let i = above.position(n);
+            let mut entry = above.entries[i];
+            let (lo, hi) = (entry.min_slice, entry.max_slice);
+            // Equal slices stay equal.
+            if lo != hi && (removed.min_slice == lo || removed.max_slice == hi) {
+                (entry.min_slice, entry.max_slice) = node.slices();
+            }
+            if removed.vruntime == entry.vruntime {
+                entry.vruntime = node.earliest();
+            }
+            entry.deadline = node.last_deadline();
+            if above.entries[i] == entry {
+                return;
+            }
+            self.nodes[parent as usize].entries[i] = entry;
+            self.nodes[n as usize].copy_entry(&entry);
+            n = parent;
+        }
     }
 
     /// Corrects the entries above `n`, up to the first that does not change.
