@@ -21,8 +21,9 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use crate::device::{MSR_IA32_TSC, TscMeans, Vcpu, Vm};
 use crate::error::{Errno, IoctlError, RestoreError, SaveError};
 use crate::explanation::Explanation;
+use crate::plan::Anchor;
 use crate::policy::{Options, Policy};
-use crate::save::{GuestClocks, of, signed_ns};
+use crate::save::{GuestClocks, cycles_to_ns, of, signed_ns};
 use crate::saved::{Saved, State, X86State};
 use late::LateVcpu;
 use stage::{FakeStage, Stage, Watched, fake_host};
@@ -159,7 +160,8 @@ pub struct MethodReport {
     pub guest_readings: u64,
     /// … of which the kvmclock was not marked stable: the master clock was off.
     pub guest_unstable: u64,
-    /// Restores that were off by more than was stated; there is no statement by value.
+    /// Restores that were off by more than was stated, and than the wall clock was steered since; there is no
+    /// statement by value.
     pub beyond_bound: u64,
     /// The largest bound that was stated, ns.
     pub largest_bound_ns: u64,
@@ -260,7 +262,8 @@ impl Drill {
     ) -> Result<DrillReport, DrillError> {
         let probe = create(1)?;
         let facts = probe.vm().host().map_err(SaveError::Host)?;
-        let mut tallies = [Tally::new(Method::Value), Tally::new(Method::Offset)];
+        let khz = facts.tsc_khz;
+        let mut tallies = [Method::Value, Method::Offset].map(|method| Tally::new(method, khz));
         let mut chance = Chance(self.seed | 1);
         let sizes = self.least_vcpus..=self.most_vcpus;
         let mut completed = 0;
@@ -308,7 +311,7 @@ impl Drill {
         drop(guest);
         next.lose_time(chance.below(self.most_delay_ns));
         let begin = Instant::now();
-        let explanation = match tally.method {
+        let stated = match tally.method {
             Method::Value => {
                 self.by_value(&next, x86, chance)?;
                 None
@@ -316,7 +319,7 @@ impl Drill {
             Method::Offset => Some(self.by_offset(&next, &saved, chance)?),
         };
         tally.restore.push(elapsed_ns(begin));
-        tally.measure(next.vm(), next.vcpus(), x86, explanation.as_ref())?;
+        tally.measure(next.vm(), next.vcpus(), x86, stated.as_ref())?;
         next.run(self.rounds)?;
         tally.watched(&next.watched());
         Ok(())
@@ -328,7 +331,7 @@ impl Drill {
         guest: &S,
         saved: &Saved,
         chance: &mut Chance,
-    ) -> Result<Explanation, DrillError> {
+    ) -> Result<Stated, DrillError> {
         let options = Options::new(Policy::ELAPSED);
         let plan = saved.plan(guest.vm(), guest.vcpus(), &options);
         let plan = plan.map_err(RestoreError::Refused)?;
@@ -337,7 +340,10 @@ impl Drill {
         }
         guest.lose_time(chance.below(self.most_delay_ns));
         let vcpus = LateVcpu::all(guest, self.between_ns.unwrap_or(0));
-        Ok(plan.carry_out(guest.vm(), &vcpus)?)
+        Ok(Stated {
+            explanation: plan.carry_out(guest.vm(), &vcpus)?,
+            anchor: plan.anchor(),
+        })
     }
 
     /// As VMMs without offsets do it: values computed once, each written when its turn comes.
@@ -388,8 +394,25 @@ impl Chance {
     }
 }
 
+/// What a restore by offset says of its errors, and since when it holds.
+struct Stated {
+    explanation: Explanation,
+    anchor: Anchor,
+}
+
+impl Stated {
+    /// How far the wall clock was steered away from the TSC since the anchor, in ns. No restore can know it.
+    fn steered_ns(&self, realtime_ns: u64, host_tsc: u64, host_khz: u32) -> u64 {
+        let cycles = host_tsc.wrapping_sub(self.anchor.host_tsc);
+        let real_ns = realtime_ns.saturating_sub(self.anchor.realtime_ns);
+        real_ns.abs_diff(cycles_to_ns(cycles, host_khz))
+    }
+}
+
 struct Tally {
     method: Method,
+    /// Of the host's TSC.
+    host_khz: u32,
     clock: Vec<i64>,
     tsc: Vec<i64>,
     between: Vec<i64>,
@@ -401,9 +424,10 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(method: Method) -> Self {
+    fn new(method: Method, host_khz: u32) -> Self {
         Self {
             method,
+            host_khz,
             clock: Vec::new(),
             tsc: Vec::new(),
             between: Vec::new(),
@@ -421,7 +445,7 @@ impl Tally {
         vm: &V,
         vcpus: &[C],
         saved: &X86State,
-        explanation: Option<&Explanation>,
+        stated: Option<&Stated>,
     ) -> Result<(), DrillError> {
         let mut now = vm.get_clock().map_err(of("KVM_GET_CLOCK", None))?;
         let needed = KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC;
@@ -459,11 +483,14 @@ impl Tally {
         self.tsc.push(tsc_error_ns);
         self.between
             .push(signed_ns(highest.saturating_sub(lowest), saved.tsc_khz));
-        if let Some(e) = explanation {
+        if let Some(stated) = stated {
+            let e = &stated.explanation;
             let real_ns = e.kvmclock_against_real_ns;
             let tsc_ns = e.tsc_against_kvmclock_ns.saturating_add(real_ns);
             self.largest_bound_ns = self.largest_bound_ns.max(tsc_ns);
-            let beyond = clock.unsigned_abs() > real_ns || tsc_error_ns.unsigned_abs() > tsc_ns;
+            let steered_ns = stated.steered_ns(now.realtime_ns, now.host_tsc, self.host_khz);
+            let beyond = clock.unsigned_abs() > real_ns.saturating_add(steered_ns)
+                || tsc_error_ns.unsigned_abs() > tsc_ns.saturating_add(steered_ns);
             self.beyond_bound += u64::from(beyond);
         }
         Ok(())
@@ -497,4 +524,21 @@ impl Tally {
 
 fn small(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_that_is_steered_meanwhile_breaks_no_bound() {
+        let drill = Drill::default();
+        for ppb in [-500_000, 500_000] {
+            let host = fake_host(TscMeans::Offsets, drill.seed);
+            host.slew_wall_clock(ppb);
+            let stage = |vcpus| Ok(FakeStage::new(&host, vcpus));
+            let report = drill.on(&mut |_, _| ControlFlow::Continue(()), stage);
+            assert_eq!(report.unwrap().methods[1].beyond_bound, 0, "{ppb}");
+        }
+    }
 }
