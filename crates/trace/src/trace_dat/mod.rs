@@ -251,30 +251,31 @@ impl TraceDat {
 }
 
 impl TraceDat {
-    /// Decodes records until `wanted` events wait in the queue, or there is no other record.
-    fn decode_until(&mut self, wanted: usize) {
-        while self.queue.len() < wanted {
-            let result = match (self.preface.take(), self.current) {
-                (Some(preface), _) => self.start(&preface),
-                (None, Some(current)) => self.step(current),
-                (None, None) => return,
-            };
-            if let Err(error) = result {
-                self.current = None;
-                self.failed = Some(error);
-            }
+    /// Decodes the next record into the queue; `false` where there is none.
+    #[inline]
+    fn decode_one(&mut self) -> bool {
+        let result = match (self.preface.take(), self.current) {
+            (Some(preface), _) => self.start(&preface),
+            (None, Some(current)) => self.step(current),
+            (None, None) => return false,
+        };
+        if let Err(error) = result {
+            self.current = None;
+            self.failed = Some(error);
         }
+        true
     }
 }
 
 impl EventSource for TraceDat {
     fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        if self.queue.is_empty() {
-            self.decode_until(1);
-        }
-        match self.queue.pop() {
-            Some(event) => Ok(Some(event)),
-            None => self.failed.take().map_or(Ok(None), Err),
+        loop {
+            if let Some(event) = self.queue.pop() {
+                return Ok(Some(event));
+            }
+            if !self.decode_one() {
+                return self.failed.take().map_or(Ok(None), Err);
+            }
         }
     }
 
@@ -284,7 +285,7 @@ impl EventSource for TraceDat {
         if batch.len() < wanted {
             // Nothing waits, and records are decoded behind the events of the batch.
             self.queue.swap(batch);
-            self.decode_until(wanted);
+            while self.queue.len() < wanted && self.decode_one() {}
             self.queue.swap(batch);
             // The last record may give several.
             for event in batch.drain(wanted.min(batch.len())..) {
