@@ -14,6 +14,7 @@ const PERIOD_NS: u64 = 1_000_000_000;
 const MAX_CAUSES: usize = 64;
 /// Longest waits of an interval that are kept.
 const STALLS: usize = 4;
+
 /// What was counted for one exit reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Slot {

@@ -10,8 +10,8 @@ use stealtime_events::Event;
 
 use crate::{EventSource, NameTable, ReadError, SourceInfo};
 
-/// Events of a batch: 80 KiB, which take some hundred microseconds to read. Larger ones would leave the
-/// second-level cache before they are consumed.
+/// Events of a batch: 80 KiB, which take some hundred microseconds to read. Smaller ones spend more time on
+/// handing over.
 const BATCH: usize = 1 << 11;
 /// Batches that may wait, 2.5 MiB. A reader of `perf.data` gives a round at once, and reads the next one
 /// meanwhile.

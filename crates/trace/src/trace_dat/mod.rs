@@ -248,9 +248,7 @@ impl TraceDat {
         }
         Ok(())
     }
-}
 
-impl TraceDat {
     /// Decodes the next record into the queue; `false` where there is none.
     #[inline]
     fn decode_one(&mut self) -> bool {
