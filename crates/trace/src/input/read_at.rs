@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 /// An input that can be read at any position.
 ///
@@ -12,24 +13,49 @@ pub trait ReadAt: Send {
     /// # Errors
     /// What the operating system says.
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// A second handle on the same bytes, where the input can have one.
+    fn handle(&self) -> Option<Box<dyn ReadAt>> {
+        None
+    }
 }
 
 impl ReadAt for File {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         std::os::unix::fs::FileExt::read_at(self, buffer, offset)
     }
+
+    fn handle(&self) -> Option<Box<dyn ReadAt>> {
+        let file = self.try_clone().ok()?;
+        Some(Box::new(file))
+    }
+}
+
+/// Copies what `bytes` has from an offset on; gives how many bytes that are.
+fn copy_at(bytes: &[u8], buffer: &mut [u8], offset: u64) -> usize {
+    let rest = usize::try_from(offset)
+        .ok()
+        .and_then(|offset| bytes.get(offset..))
+        .unwrap_or_default();
+    let count = rest.len().min(buffer.len());
+    if let (Some(target), Some(bytes)) = (buffer.get_mut(..count), rest.get(..count)) {
+        target.copy_from_slice(bytes);
+    }
+    count
 }
 
 impl ReadAt for Vec<u8> {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| self.get(offset..))
-            .unwrap_or_default();
-        let count = rest.len().min(buffer.len());
-        if let (Some(target), Some(bytes)) = (buffer.get_mut(..count), rest.get(..count)) {
-            target.copy_from_slice(bytes);
-        }
-        Ok(count)
+        Ok(copy_at(self, buffer, offset))
+    }
+}
+
+impl ReadAt for Arc<Vec<u8>> {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(copy_at(self, buffer, offset))
+    }
+
+    fn handle(&self) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(Self::clone(self)))
     }
 }

@@ -165,4 +165,11 @@ impl ReadAt for Stored {
         self.seek(SeekFrom::Start(offset))?;
         self.read(buffer)
     }
+
+    fn handle(&self) -> Option<Box<dyn ReadAt>> {
+        match &self.inner {
+            Inner::File(file) => file.handle(),
+            Inner::Spooled(_) => None,
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Bytes of a file by position, and numbers and strings from them in sequence.
 
 use std::io;
+use std::ops::Range;
 
 use crate::tracefs::Endian;
 use crate::{ReadAt, ReadError};
@@ -64,7 +65,13 @@ impl Source {
             ));
         }
         // At most the length of the file, which is there.
-        buffer.resize(usize::try_from(size).unwrap_or(usize::MAX), 0);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if buffer.capacity() == 0 {
+            // Zero pages of the kernel, which are not written twice.
+            *buffer = vec![0; size];
+        } else {
+            buffer.resize(size, 0);
+        }
         if self.fill(buffer, offset)? < buffer.len() {
             return Err(self.corrupt(offset, "the file became shorter while it was read".into()));
         }
@@ -173,6 +180,41 @@ impl<'a> Sequence<'a> {
         Ok(self.endian.u64(&bytes, 0).unwrap_or(0))
     }
 
+    fn check(&self, size: u64, limit: u64, part: &str) -> Result<(), ReadError> {
+        if size > self.left() {
+            return Err(self.cut(part));
+        }
+        if size > limit {
+            return Err(self.corrupt(format!("{part} of {size} bytes; at most {limit} are read")));
+        }
+        Ok(())
+    }
+
+    /// Passes over `size` bytes, at most `limit`.
+    pub(super) fn pass(&mut self, size: u64, limit: u64, part: &str) -> Result<(), ReadError> {
+        self.check(size, limit, part)?;
+        self.position += size;
+        Ok(())
+    }
+
+    /// The same bytes as [`Self::bytes`], to be read later: an input and the positions in it. They are copied
+    /// only from an input without a second handle.
+    pub(super) fn later(
+        &mut self,
+        size: u64,
+        limit: u64,
+        part: &str,
+    ) -> Result<(Box<dyn ReadAt>, Range<u64>), ReadError> {
+        let start = self.position;
+        match self.source.input.handle() {
+            Some(input) => {
+                self.pass(size, limit, part)?;
+                Ok((input, start..self.position))
+            }
+            None => Ok((Box::new(self.bytes(size, limit, part)?), 0..size)),
+        }
+    }
+
     /// `size` bytes, at most `limit`.
     pub(super) fn bytes(
         &mut self,
@@ -180,12 +222,7 @@ impl<'a> Sequence<'a> {
         limit: u64,
         part: &str,
     ) -> Result<Vec<u8>, ReadError> {
-        if size > self.left() {
-            return Err(self.cut(part));
-        }
-        if size > limit {
-            return Err(self.corrupt(format!("{part} of {size} bytes; at most {limit} are read")));
-        }
+        self.check(size, limit, part)?;
         let mut bytes = Vec::new();
         let start = self
             .position

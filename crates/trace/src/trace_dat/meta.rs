@@ -1,17 +1,22 @@
 //! The description of a file, without its trace data: version 6 (one sequence) and 7 (sections).
 
+use std::sync::Arc;
+
 use super::compression::Compression;
 use super::input::{Sequence, Source};
 use super::layout::{MAGIC, option};
 use super::options::{Buffer, CpuData, Options};
 use super::page::PageLayout;
-use crate::tracefs::{Endian, Formats};
+use crate::tracefs::{Endian, Formats, Symbols};
 use crate::{ReadError, SourceInfo};
 
 /// Largest section, symbol list or event description that is read, in bytes.
 const MAX_SECTION: u64 = 64 << 20;
 /// Sections of options that are read: each BUFFER may have one.
 const MAX_OPTION_SECTIONS: usize = 1024;
+/// Parts of a file in messages.
+const SYMBOLS: &str = "the list of symbols";
+const PRINTK: &str = "the formats of trace_printk";
 /// Section flag: compressed.
 const COMPRESSED: u16 = 1;
 
@@ -29,7 +34,7 @@ pub(super) struct Meta {
     pub(super) formats: Formats,
     /// Systems of the event descriptions.
     pub(super) systems: usize,
-    pub(super) kallsyms: Vec<u8>,
+    pub(super) symbols: Symbols,
     pub(super) cmdlines: Vec<u8>,
     pub(super) options: Options,
     /// Buffers, the top one first, and whether their data is compressed.
@@ -83,7 +88,7 @@ impl Meta {
             compression: Compression::None,
             formats: Formats::default(),
             systems: 0,
-            kallsyms: Vec::new(),
+            symbols: Symbols::default(),
             cmdlines: Vec::new(),
             options: Options::default(),
             buffers: Vec::new(),
@@ -109,8 +114,9 @@ impl Meta {
         self.header_page(&mut reader)?;
         self.ftrace_formats(&mut reader, info)?;
         self.event_formats(&mut reader, info)?;
-        self.kallsyms = sized32(&mut reader, "the list of symbols")?;
-        sized32(&mut reader, "the formats of trace_printk")?;
+        self.symbols = symbols(&mut reader)?;
+        let printk = u64::from(reader.u32(PRINTK)?);
+        reader.pass(printk, MAX_SECTION, PRINTK)?;
         self.cmdlines = sized64(&mut reader, "the saved command lines")?;
         let cpus = reader.u32("the number of CPUs")?;
         self.options.cpus = Some(cpus);
@@ -235,7 +241,7 @@ impl Meta {
             option::FTRACE_EVENTS => self.ftrace_formats(&mut reader, info),
             option::EVENT_FORMATS => self.event_formats(&mut reader, info),
             option::KALLSYMS => {
-                self.kallsyms = sized32(&mut reader, "the list of symbols")?;
+                self.symbols = symbols(&mut reader)?;
                 Ok(())
             }
             _ => {
@@ -277,7 +283,7 @@ impl Meta {
             content
         };
         let len = content.len() as u64;
-        Ok((Source::new(Box::new(content), name, len), head))
+        Ok((Source::new(Box::new(Arc::new(content)), name, len), head))
     }
 
     fn header_page(&mut self, reader: &mut Sequence<'_>) -> Result<(), ReadError> {
@@ -337,7 +343,7 @@ fn part_name(id: u16) -> &'static str {
         option::HEADER_INFO => "the description of pages",
         option::FTRACE_EVENTS => "descriptions of ftrace's own events",
         option::EVENT_FORMATS => "the descriptions of events",
-        option::KALLSYMS => "the list of symbols",
+        option::KALLSYMS => SYMBOLS,
         _ => "the saved command lines",
     }
 }
@@ -369,9 +375,10 @@ fn section_head(
     })
 }
 
-fn sized32(reader: &mut Sequence<'_>, part: &str) -> Result<Vec<u8>, ReadError> {
-    let size = u64::from(reader.u32(part)?);
-    reader.bytes(size, MAX_SECTION, part)
+fn symbols(reader: &mut Sequence<'_>) -> Result<Symbols, ReadError> {
+    let size = u64::from(reader.u32(SYMBOLS)?);
+    let (input, positions) = reader.later(size, MAX_SECTION, SYMBOLS)?;
+    Ok(Symbols::at(input, positions))
 }
 
 fn sized64(reader: &mut Sequence<'_>, part: &str) -> Result<Vec<u8>, ReadError> {

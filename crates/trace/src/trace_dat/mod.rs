@@ -237,6 +237,14 @@ impl TraceDat {
             &mut self.info,
             &mut self.queue,
         );
+        if let Some((offset, source)) = self.decoder.take_failure() {
+            let input = self.feed.source.name.clone();
+            return Err(ReadError::Io {
+                input,
+                offset,
+                source,
+            });
+        }
         if !stream.advance(&mut self.feed, &mut self.info)? {
             self.current = self.waiting.pop().map(|Reverse((_, index))| index);
         } else if let Some(mut first) = self.waiting.peek_mut()

@@ -7,7 +7,7 @@ use super::input::Source;
 use super::meta::Meta;
 use super::options::{Buffer, CpuData, TscToNs};
 use super::page::PageLayout;
-use crate::tracefs::{Decoder, Symbols};
+use crate::tracefs::Decoder;
 use crate::{Clock, ClockUnit, NameTable, SourceInfo};
 
 /// Largest page (sub-buffer) in bytes. `buffer_subbuf_size_kb` allows 128 pages of 4 KiB.
@@ -90,8 +90,7 @@ pub(super) fn open(source: Source, mut meta: Meta, mut info: SourceInfo) -> Open
         info.note_name(&format.name);
     }
     let mut names = NameTable::default();
-    let symbols = Symbols::new(meta.kallsyms);
-    let decoder = Decoder::new(&meta.formats, meta.endian, symbols, &mut names);
+    let decoder = Decoder::new(&meta.formats, meta.endian, meta.symbols, &mut names);
     if meta.formats.events().is_empty() {
         info.note(
             true,

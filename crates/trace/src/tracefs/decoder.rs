@@ -1,12 +1,15 @@
 //! Raw tracepoint records to events.
 
+use std::io;
+
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Names, Tid};
 
 use super::format::Formats;
-use super::functions::{Functions, Symbols};
+use super::functions::Functions;
 use super::load::{Endian, Record, Slot};
 use super::plan::{Body, Plan};
 use super::queue::EventSink;
+use super::symbols::Symbols;
 use super::tasks::{Tasks, comm_of};
 use crate::tracepoint::{self, Fields, MAX_FIELDS, Point};
 use crate::{NameTable, SourceInfo};
@@ -83,6 +86,13 @@ impl Decoder {
             tasks: Tasks::default(),
             functions: Functions::new(symbols),
         }
+    }
+
+    /// Where the list of symbols starts and why it could not be read, once. The event has the function's
+    /// address.
+    #[inline]
+    pub fn take_failure(&mut self) -> Option<(u64, io::Error)> {
+        self.functions.take_failure()
     }
 
     /// Decodes one record: pushes exactly one counted event ([`Kind::is_host_event`]), and before it the

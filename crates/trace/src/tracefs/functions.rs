@@ -1,66 +1,13 @@
 //! Addresses of kernel functions to their names.
 
 use std::collections::HashMap;
+use std::io;
 
 use stealtime_events::NameId;
 
+use super::symbols::Symbols;
 use crate::NameTable;
 
-/// The text of `/proc/kallsyms` as a file carries it.
-///
-/// It may have 10 MiB and 200,000 lines of which a trace needs some ten: it is searched, not indexed.
-#[derive(Debug, Default, Clone)]
-pub struct Symbols {
-    text: Vec<u8>,
-}
-
-impl Symbols {
-    /// `text` has lines `ADDRESS TYPE NAME` and perhaps a tab and `[MODULE]`.
-    #[must_use]
-    pub fn new(text: Vec<u8>) -> Self {
-        Self { text }
-    }
-
-    /// The name of the function that starts at an address; of several the first listed.
-    ///
-    /// ```
-    /// let symbols = stealtime_trace::tracefs::Symbols::new(
-    ///     b"ffffffff81000010 T start\nffffffffc0000100 t apic_timer_fn\t[kvm]\n".to_vec(),
-    /// );
-    /// assert_eq!(symbols.name(0xffff_ffff_c000_0100), Some(&b"apic_timer_fn"[..]));
-    /// assert_eq!(symbols.name(0x100), None);
-    /// ```
-    #[must_use]
-    pub fn name(&self, address: u64) -> Option<&[u8]> {
-        if address == 0 {
-            // Without the right to see addresses, kallsyms has 0 for all.
-            return None;
-        }
-        // Kernels pad to the width of a pointer: 16 digits, or 8.
-        let wide = self.starting(format!("{address:016x} ").as_bytes());
-        let narrow = || u32::try_from(address).ok();
-        wide.or_else(|| self.starting(format!("{:08x} ", narrow()?).as_bytes()))
-    }
-
-    fn starting(&self, needle: &[u8]) -> Option<&[u8]> {
-        let finder = memchr::memmem::Finder::new(needle);
-        let starts_line = |position: &usize| {
-            let previous = position.checked_sub(1).and_then(|end| self.text.get(end));
-            previous.is_none_or(|byte| *byte == b'\n')
-        };
-        let found = finder.find_iter(&self.text).find(starts_line)?;
-        let line = self.text.get(found + needle.len()..)?;
-        let line = line.get(..memchr::memchr(b'\n', line).unwrap_or(line.len()))?;
-        // Behind the address: one letter, a space, the name.
-        let name = line.get(2..)?;
-        let end = memchr::memchr2(b'\t', b' ', name).unwrap_or(name.len());
-        name.get(..end).filter(|name| !name.is_empty())
-    }
-}
-
-/// Bytes of text that are searched in all. Each address costs a search of the whole text, and a hostile
-/// file has a new one in every record. Enough for some 800 functions.
-const MAX_SEARCHED: u64 = 8 << 30;
 /// Entries of the direct-mapped cache in front of the map: more than the timer functions of a host.
 const RECENT: usize = 64;
 
@@ -68,7 +15,8 @@ const RECENT: usize = 64;
 pub(super) struct Functions {
     symbols: Symbols,
     known: HashMap<u64, NameId>,
-    searched: u64,
+    /// Where the list of symbols starts, and why it could not be read.
+    failed: Option<(u64, io::Error)>,
     recent: [(u64, NameId); RECENT],
 }
 
@@ -77,7 +25,7 @@ impl Functions {
         Self {
             symbols,
             known: HashMap::new(),
-            searched: 0,
+            failed: None,
             // Address 0 belongs to no function, and its name is the empty one.
             recent: [(0, NameId::NONE); RECENT],
         }
@@ -93,6 +41,12 @@ impl Functions {
         }
     }
 
+    /// Where the list of symbols starts and why it could not be read, once.
+    #[inline]
+    pub(super) fn take_failure(&mut self) -> Option<(u64, io::Error)> {
+        self.failed.take()
+    }
+
     #[cold]
     fn look_up(&mut self, address: u64, names: &mut NameTable) -> NameId {
         let name = if address == 0 {
@@ -100,15 +54,14 @@ impl Functions {
         } else if let Some(name) = self.known.get(&address) {
             *name
         } else {
-            let symbol = if self.searched < MAX_SEARCHED {
-                self.searched += self.symbols.text.len() as u64;
-                self.symbols.name(address)
-            } else {
-                None
-            };
-            let name = match symbol {
-                Some(symbol) => names.intern_bytes(symbol),
-                None => names.intern(&format!("0x{address:x}")),
+            let start = self.symbols.start();
+            let name = match self.symbols.name(address) {
+                Ok(Some(symbol)) => names.intern_bytes(symbol),
+                Ok(None) => names.intern(&format!("0x{address:x}")),
+                Err(error) => {
+                    self.failed = Some((start, error));
+                    names.intern(&format!("0x{address:x}"))
+                }
             };
             if self.known.len() < NameTable::MAX {
                 self.known.insert(address, name);
@@ -130,9 +83,7 @@ mod tests {
 
     #[test]
     fn addresses_become_names_once() {
-        let text =
-            b"0000000000000010 A percpu\n00000000ff000010 D not_at_start_ffffffff81000020 T no\n\
-            ffffffff81000020 T tick_nohz_handler\nffffffff81000020 T alias\nc0de0000 t arm32\n";
+        let text = b"ffffffff81000020 T tick_nohz_handler\n";
         let mut functions = Functions::new(Symbols::new(text.to_vec()));
         let mut names = NameTable::default();
         let mut name = |address| {
@@ -141,7 +92,6 @@ mod tests {
             names.name(first).to_owned()
         };
         assert_eq!(name(0xffff_ffff_8100_0020), "tick_nohz_handler");
-        assert_eq!(name(0xc0de_0000), "arm32");
         assert_eq!(name(0xffff_ffff_8100_0021), "0xffffffff81000021");
         assert_eq!(name(0), "");
     }

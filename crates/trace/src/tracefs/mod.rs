@@ -10,14 +10,15 @@ mod functions;
 mod load;
 mod plan;
 mod queue;
+mod symbols;
 mod tasks;
 mod tid_table;
 
 pub use decoder::{Decoder, PlanId, Stamp};
 pub use format::{EventFormat, Field, FormatError, Formats, Location};
-pub use functions::Symbols;
 pub use load::Endian;
 pub use queue::{EventQueue, EventSink};
+pub use symbols::Symbols;
 pub(crate) use tasks::{Comm, comm_of};
 pub(crate) use tid_table::TidTable;
 

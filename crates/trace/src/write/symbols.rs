@@ -103,8 +103,14 @@ mod tests {
         assert_eq!(address(3), FIRST + 2 * STEP);
         assert_eq!(address(4), 0);
         assert_eq!(address(0), FIRST);
-        let list = crate::tracefs::Symbols::new(symbols.kallsyms().as_bytes().to_vec());
-        assert_eq!(list.name(FIRST), Some(&b"apic_timer_fn"[..]));
-        assert_eq!(list.name(FIRST + 2 * STEP), Some(&b"f_[kvm]"[..]));
+        let mut list = crate::tracefs::Symbols::new(symbols.kallsyms().as_bytes().to_vec());
+        assert_eq!(
+            list.name(FIRST).expect("memory"),
+            Some(&b"apic_timer_fn"[..])
+        );
+        assert_eq!(
+            list.name(FIRST + 2 * STEP).expect("memory"),
+            Some(&b"f_[kvm]"[..])
+        );
     }
 }

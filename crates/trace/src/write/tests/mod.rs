@@ -6,12 +6,13 @@ mod raw;
 mod taken;
 
 use std::collections::BTreeMap;
+use std::io;
 
 use proptest::prelude::*;
 use stealtime_events::{Context, CpuId, NameId, Tid, VcpuId};
 
 use super::*;
-use crate::{ClockUnit, EventSource, NameTable, TraceDat};
+use crate::{ClockUnit, EventSource, NameTable, ReadAt, TraceDat};
 
 const FORMS: [(Version, Compression); 3] = [
     (Version::V6, Compression::None),
@@ -84,6 +85,58 @@ fn names() -> (NameTable, Vec<NameId>) {
     let ids = ["kvm_fpu", "apic_timer_fn", "0xffffffff81000010", "kvm_exit"];
     let ids = ids.map(|name| names.intern(name)).to_vec();
     (names, ids)
+}
+
+/// A file, and a second handle on it that the system refuses to read.
+struct Halved(Vec<u8>);
+
+impl ReadAt for Halved {
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn handle(&self) -> Option<Box<dyn ReadAt>> {
+        struct Refused;
+        impl ReadAt for Refused {
+            fn read_at(&mut self, _: &mut [u8], _: u64) -> io::Result<usize> {
+                Err(io::Error::other("bad sector"))
+            }
+        }
+        Some(Box::new(Refused))
+    }
+}
+
+#[test]
+fn symbols_that_cannot_be_read_are_an_error_and_not_addresses() {
+    let (names, ids) = names();
+    let start = |time_ns, function| {
+        let (hrtimer, expires_ns) = (0x10, time_ns + 1);
+        let kind = Kind::HrtimerStart {
+            hrtimer,
+            function,
+            expires_ns,
+        };
+        event(time_ns, 0, kind)
+    };
+    let nameless = [event(1, 0, Kind::KvmEntry { vcpu: VcpuId(0) })];
+    let named = [nameless[0], start(2, ids[1]), start(3, ids[1])];
+    for (events, is_good) in [(&nameless[..], true), (&named[..], false)] {
+        let (file, _) = write(events, &names, form(FORMS[0]));
+        let len = file.len() as u64;
+        let mut source = TraceDat::new(Box::new(Halved(file)), "made", len).expect("a good start");
+        let mut read = Vec::new();
+        let end = source.next_events(10, &mut read);
+        match end {
+            Ok(more) => assert!(is_good && !more),
+            Err(error) => assert!(
+                !is_good && error.to_string().contains("bad sector"),
+                "{error}"
+            ),
+        }
+        let mut again = Vec::new();
+        assert!(matches!(source.next_events(10, &mut again), Ok(false)));
+        assert!(again.is_empty());
+    }
 }
 
 #[test]
