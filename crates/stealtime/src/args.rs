@@ -100,6 +100,7 @@ impl Recording {
             tsc_khz: self.tsc_khz,
             formats_from: self.formats_from.clone(),
             only: wanted,
+            ..stealtime_trace::Options::default()
         }
     }
 

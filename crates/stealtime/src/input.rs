@@ -200,9 +200,13 @@ pub(crate) fn open(
     recording: &Recording,
     wanted: Option<Vec<&'static str>>,
 ) -> Result<Box<dyn EventSource>, CliError> {
-    let source =
-        stealtime_trace::open_with(path, &recording.options(wanted)).map_err(CliError::Open)?;
-    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+    let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    let options = stealtime_trace::Options {
+        unpack_ahead: has_cpus,
+        ..recording.options(wanted)
+    };
+    let source = stealtime_trace::open_with(path, &options).map_err(CliError::Open)?;
+    if has_cpus {
         return Ok(match Ahead::new(source) {
             Ok(ahead) => Box::new(ahead),
             Err((source, _)) => source,

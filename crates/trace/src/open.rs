@@ -78,6 +78,9 @@ fn open_trace_dat(mut file: Stored, options: &Options) -> Result<Box<dyn EventSo
     let (compression, damage) = (file.compression, file.damage.take());
     let mut source = TraceDat::new(Box::new(file), &name, len)?;
     let converts = options.tsc_khz.is_some_and(|khz| source.set_tsc_khz(khz));
+    if options.unpack_ahead {
+        source.unpack_ahead();
+    }
     let info = source.info_mut();
     if !converts {
         note_unused_khz(options, info);

@@ -16,6 +16,8 @@ pub struct Options {
     /// ([`SourceInfo::counted`]), if the process of each vCPU's thread is known without them. A reader
     /// that would gain nothing decodes all.
     pub only: Option<Vec<&'static str>>,
+    /// Compressed trace data of a trace.dat are unpacked by a thread of their own. The events are the same.
+    pub unpack_ahead: bool,
 }
 
 /// Notes that the frequency of a clock that counts nanoseconds is of no use.

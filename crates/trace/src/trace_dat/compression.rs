@@ -62,6 +62,15 @@ impl Compression {
         })
     }
 
+    /// The same compression for another thread; none where nothing can be unpacked.
+    pub(super) fn another(&self) -> Option<Self> {
+        match self {
+            Self::None | Self::Unknown(_) => None,
+            Self::Zlib => Some(Self::Zlib),
+            Self::Zstd(_) => Self::named("zstd").ok(),
+        }
+    }
+
     /// Unpacks to exactly `size` bytes in `output`, instead of its former content.
     ///
     /// # Errors

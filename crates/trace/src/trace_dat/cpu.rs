@@ -9,6 +9,7 @@ use super::input::Source;
 use super::options::TscToNs;
 use super::page::{PageLayout, Walk};
 use super::shift::Shift;
+use super::unpacker::Unpacker;
 use crate::{ReadError, SourceInfo};
 
 /// The input that the streams of all CPUs read.
@@ -17,6 +18,8 @@ pub(super) struct Feed {
     pub(super) compression: Compression,
     /// A chunk before it is unpacked.
     pub(super) packed: Vec<u8>,
+    /// Chunks that another thread has unpacked.
+    pub(super) unpacker: Option<Unpacker>,
 }
 
 /// Converts times of the ring buffer to times of events.
@@ -87,6 +90,8 @@ pub(super) struct Plan {
 /// One CPU's records, one after the other.
 pub(super) struct CpuStream {
     pub(super) plan: Plan,
+    /// Its place among all streams.
+    index: usize,
     /// From a guest's clock to its host's.
     shift: Shift,
     supply: Supply,
@@ -109,7 +114,7 @@ pub(super) struct CpuStream {
 const MAX_RATIO: u64 = 1024;
 
 impl CpuStream {
-    pub(super) fn new(plan: Plan, shift: Shift) -> Self {
+    pub(super) fn new(index: usize, plan: Plan, shift: Shift) -> Self {
         let supply = match plan.compressed {
             false => Supply::Plain,
             true => Supply::Chunks {
@@ -120,6 +125,7 @@ impl CpuStream {
         };
         Self {
             plan,
+            index,
             shift,
             supply,
             position: plan.start,
@@ -264,6 +270,16 @@ impl CpuStream {
                 return Ok(false);
             };
             let position = self.position;
+            let unpacker = feed.unpacker.as_ref();
+            if let Some(chunk) =
+                unpacker.and_then(|unpacker| unpacker.take(self.index, position, &mut self.pages))
+            {
+                debug_assert_eq!(chunk.pages.len(), size, "both have read one head");
+                self.pages = chunk.pages;
+                self.position += packed as u64;
+                feed.source.read += packed as u64;
+                return Ok(true);
+            }
             feed.packed.resize(packed, 0);
             let count = feed.source.fill(&mut feed.packed, position)?;
             self.position += packed as u64;

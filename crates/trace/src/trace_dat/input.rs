@@ -26,6 +26,12 @@ impl Source {
         }
     }
 
+    /// A second handle on the same file, where the input can have one.
+    pub(super) fn another(&self) -> Option<Self> {
+        let input = self.input.handle()?;
+        Some(Self::new(input, self.name.clone(), self.len))
+    }
+
     /// Fills as much of `buffer` as there is; gives how many bytes that was.
     pub(super) fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
         let mut filled = 0;

@@ -14,6 +14,7 @@ mod options;
 mod page;
 mod pages;
 mod shift;
+mod unpacker;
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -28,6 +29,7 @@ use crate::{EventSource, Format, NameTable, ReadAt, ReadError, SourceInfo};
 use cpu::{CpuStream, Feed, Ticks};
 use input::Source;
 use open::{Opened, Preface};
+use unpacker::Unpacker;
 
 pub use pages::Pages;
 
@@ -134,6 +136,23 @@ impl TraceDat {
             stream.plan.scale.ticks = Ticks::Khz(khz);
         }
         true
+    }
+
+    /// Unpacks compressed trace data by a thread of its own, ahead of the reader. The events are the same. Without
+    /// effect on data that are not compressed, on an input without a second handle, and where the operating
+    /// system gives no thread. To be called before the first event.
+    pub fn unpack_ahead(&mut self) {
+        let Feed {
+            source,
+            compression,
+            ..
+        } = &self.feed;
+        let plans = self.streams.iter().map(|stream| &stream.plan);
+        if plans.clone().any(|plan| plan.compressed)
+            && let (Some(source), Some(compression)) = (source.another(), compression.another())
+        {
+            self.feed.unpacker = Unpacker::new(plans, source, compression).ok();
+        }
     }
 
     /// What is known of the recording, for a caller that knows more (the compression around the file).

@@ -111,20 +111,21 @@ pub(super) fn open(source: Source, mut meta: Meta, mut info: SourceInfo) -> Open
         preface.vcpus.extend(vcpus);
     }
     let shifts = meta.options.shifts;
-    let stream = |plan: Plan| {
+    let stream = |(index, plan): (usize, Plan)| {
         let shift = shifts.get(usize::from(plan.cpu.0)).cloned();
-        CpuStream::new(plan, shift.unwrap_or_default())
+        CpuStream::new(index, plan, shift.unwrap_or_default())
     };
     Opened {
         feed: Feed {
             source,
             compression: meta.compression,
             packed: Vec::new(),
+            unpacker: None,
         },
         info,
         names,
         decoder,
-        streams: plans.into_iter().map(stream).collect(),
+        streams: plans.into_iter().enumerate().map(stream).collect(),
         preface,
         buffers: meta
             .buffers

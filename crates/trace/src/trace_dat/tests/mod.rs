@@ -1,6 +1,7 @@
 //! The reader on small files made by hand.
 
 mod build;
+mod unpacker;
 
 use std::io;
 use std::sync::Arc;
