@@ -1,7 +1,7 @@
 //! Statistics over durations: mean and deviation as perf computes them, and percentiles.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::Range;
 
 use crate::answers::KeyRow;
 
@@ -90,26 +90,35 @@ impl Histogram {
     fn flush(&mut self) {
         let pending = self.pending;
         for bucket in pending.iter().take(usize::from(self.waiting)) {
-            self.add(usize::from(*bucket), 1);
+            self.add(usize::from(*bucket));
         }
         self.waiting = 0;
     }
 
-    /// Adds to a bucket's counter, not to the count.
+    /// Adds one to a bucket's counter, not to the count.
     #[inline]
-    fn add(&mut self, bucket: usize, count: u64) {
-        let page = bucket / PAGE;
+    fn add(&mut self, bucket: usize) {
+        let counter = &mut self.page(bucket / PAGE)[bucket % PAGE];
+        *counter = counter.wrapping_add(1);
+        if *counter == 0 {
+            self.carry(bucket);
+        }
+    }
+
+    /// A bucket's counter has overflowed.
+    #[cold]
+    fn carry(&mut self, bucket: usize) {
+        *self.carried.entry(bucket as u32).or_default() += 1 << u16::BITS;
+    }
+
+    /// The counters of a page, which is made if there is none.
+    #[inline]
+    fn page(&mut self, page: usize) -> &mut [u16; PAGE] {
         let place = match self.pages.get(page) {
             Some(&place) if place > 0 => usize::from(place),
             _ => self.make(page),
         };
-        let counter = &mut self.counters[place - 1][bucket % PAGE];
-        let sum = u64::from(*counter) + count;
-        *counter = sum as u16;
-        if sum > u64::from(u16::MAX) {
-            let carried = self.carried.entry(bucket as u32).or_default();
-            *carried += sum - u64::from(sum as u16);
-        }
+        &mut self.counters[place - 1]
     }
 
     /// Makes a page. There are fewer pages than 16 bits can number: 55 << 5 at [`PAGE`] counters.
@@ -126,42 +135,54 @@ impl Histogram {
         place
     }
 
-    /// Gives the buckets and how many values are counted in them, in ascending order and none of
-    /// those without any, until `take` wants no more. (A loop, as iterators in iterators cost a few
-    /// times as much: most counters of a page are 0.)
-    fn each_bucket(&self, mut take: impl FnMut(usize, u64) -> ControlFlow<()>) {
-        for (page, &place) in self.pages.iter().enumerate() {
-            let place = usize::from(place).checked_sub(1);
-            let Some(counters) = place.and_then(|place| self.counters.get(place)) else {
-                continue;
-            };
-            for (quarter, counters) in counters.chunks_exact(4).enumerate() {
-                // Most are 0, and then four are passed by at once.
-                if counters == [0; 4] && self.carried.is_empty() {
-                    continue;
-                }
-                for (offset, &counter) in counters.iter().enumerate() {
-                    let bucket = page * PAGE + 4 * quarter + offset;
-                    let mut count = u64::from(counter);
-                    if !self.carried.is_empty() {
-                        count += self.carried.get(&(bucket as u32)).copied().unwrap_or(0);
-                    }
-                    if count > 0 && take(bucket, count).is_break() {
-                        return;
-                    }
-                }
-            }
+    /// The pages with their numbers, in ascending order.
+    fn each_page(&self) -> impl Iterator<Item = (usize, &[u16; PAGE])> {
+        self.pages.iter().enumerate().filter_map(|(page, &place)| {
+            let place = usize::from(place).checked_sub(1)?;
+            Some((page, self.counters.get(place)?))
+        })
+    }
+
+    /// The buckets of a page and how many values are counted in them, without those of none.
+    fn buckets(&self, page: usize, counters: &[u16; PAGE]) -> impl Iterator<Item = (usize, u64)> {
+        let counters = counters.iter().enumerate().map(move |(offset, &counter)| {
+            let bucket = page * PAGE + offset;
+            (
+                bucket,
+                u64::from(counter) + self.carried_of(bucket..bucket + 1),
+            )
+        });
+        counters.filter(|(_, count)| *count > 0)
+    }
+
+    /// By how much the counters of some buckets have overflowed.
+    fn carried_of(&self, buckets: Range<usize>) -> u64 {
+        if self.carried.is_empty() {
+            return 0;
         }
+        let buckets = buckets.start as u32..buckets.end as u32;
+        self.carried.range(buckets).map(|(_, count)| *count).sum()
     }
 
     /// Adds all values of another.
     pub(crate) fn merge(&mut self, source: &Self) {
-        source.each_bucket(|bucket, count| {
-            self.add(bucket, count);
-            ControlFlow::Continue(())
-        });
+        for (page, counters) in source.each_page() {
+            let mut overflows = [false; PAGE];
+            let sums = self.page(page).iter_mut().zip(counters);
+            // Without a branch for each counter: most are 0.
+            for ((sum, counter), has_overflowed) in sums.zip(&mut overflows) {
+                (*sum, *has_overflowed) = sum.overflowing_add(*counter);
+            }
+            if overflows != [false; PAGE] {
+                let overflowed = (0..PAGE).zip(overflows).filter(|(_, overflow)| *overflow);
+                overflowed.for_each(|(offset, _)| self.carry(page * PAGE + offset));
+            }
+        }
+        for (bucket, count) in &source.carried {
+            *self.carried.entry(*bucket).or_default() += count;
+        }
         for bucket in source.waiting() {
-            self.add(usize::from(*bucket), 1);
+            self.add(usize::from(*bucket));
         }
         self.count += source.count;
         self.max = self.max.max(source.max);
@@ -183,14 +204,14 @@ impl Histogram {
         let mut flushed = self.clone();
         flushed.flush();
         let mut bounds: Vec<(u64, u64)> = Vec::new();
-        flushed.each_bucket(|bucket, count| {
+        let pages = flushed.each_page();
+        for (bucket, count) in pages.flat_map(|(page, counters)| flushed.buckets(page, counters)) {
             let bound = bound_of(top_of(bucket));
             match bounds.last_mut() {
                 Some((last, sum)) if *last == bound => *sum += count,
                 _ => bounds.push((bound, count)),
             }
-            ControlFlow::Continue(())
-        });
+        }
         bounds
     }
 
@@ -212,20 +233,25 @@ impl Histogram {
             wanted.div_ceil(1000).max(1)
         });
         let mut values = [self.max; N];
-        let mut pairs = values.iter_mut().zip(ranks);
-        let mut next = pairs.next();
+        let mut pairs = values.iter_mut().zip(ranks).peekable();
         let mut cumulated = 0u128;
-        self.each_bucket(|bucket, count| {
-            cumulated += u128::from(count);
-            while let Some((value, _)) = next.take_if(|(_, rank)| cumulated >= *rank) {
-                *value = top_of(bucket).min(self.max);
-                next = pairs.next();
+        for (page, counters) in self.each_page() {
+            let Some(&(_, rank)) = pairs.peek() else {
+                break;
+            };
+            let counted: u64 = counters.iter().map(|counter| u64::from(*counter)).sum();
+            let counted = counted + self.carried_of(page * PAGE..(page + 1) * PAGE);
+            if cumulated + u128::from(counted) < rank {
+                cumulated += u128::from(counted);
+                continue;
             }
-            match next {
-                Some(_) => ControlFlow::Continue(()),
-                None => ControlFlow::Break(()),
+            for (bucket, count) in self.buckets(page, counters) {
+                cumulated += u128::from(count);
+                while let Some((value, _)) = pairs.next_if(|(_, rank)| cumulated >= *rank) {
+                    *value = top_of(bucket).min(self.max);
+                }
             }
-        });
+        }
         values
     }
 }
@@ -400,11 +426,10 @@ mod tests {
             assert_eq!(histogram.count(), 300_001 * times);
             let mut all = histogram.clone();
             all.flush();
-            let mut counts = Vec::new();
-            all.each_bucket(|bucket, count| {
-                counts.push((bucket, count));
-                ControlFlow::Continue(())
-            });
+            let pages = all.each_page();
+            let counts: Vec<_> = pages
+                .flat_map(|(page, counters)| all.buckets(page, counters))
+                .collect();
             assert_eq!(counts, [(7, 200_000 * times), (9, 100_001 * times)]);
             assert_eq!(histogram.quantiles([1, 600, 700, 1000]), [7, 7, 9, 9]);
         }
