@@ -138,9 +138,9 @@ impl TraceDat {
         true
     }
 
-    /// Unpacks compressed trace data by a thread of its own, ahead of the reader. The events are the same. Without
-    /// effect on data that are not compressed, on an input without a second handle, and where the operating
-    /// system gives no thread. To be called before the first event.
+    /// Unpacks compressed trace data by a thread of its own, ahead of the reader. The events are the same.
+    /// Without effect on data that are not compressed, on an input without a second handle, and where the
+    /// operating system gives no thread. To be called before the first event.
     pub fn unpack_ahead(&mut self) {
         let Feed {
             source,

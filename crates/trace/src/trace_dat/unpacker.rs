@@ -1,7 +1,7 @@
 //! Chunks of compressed trace data, unpacked by a thread of their own ahead of the reader.
 //!
-//! The thread takes sound and small chunks alone. From the first other one on, it leaves a CPU's data to the reader,
-//! which says what is wrong. So the events and the messages are those without a thread.
+//! The thread takes sound and small chunks alone. From the first other one on, it leaves a CPU's data to the
+//! reader, which says what is wrong. So the events and the messages are those without a thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,8 @@ use super::cpu::Plan;
 use super::input::Source;
 use crate::tracefs::Endian;
 
-/// Unpacked bytes of all CPUs that may wait. Some ten chunks for each of 16 CPUs: trace-cmd packs ten pages at once.
+/// Unpacked bytes of all CPUs that may wait: some ten chunks for each of 16 CPUs. trace-cmd packs ten pages
+/// at once.
 pub(super) const WAITING: usize = 8 << 20;
 
 /// An unpacked chunk.
@@ -138,8 +139,8 @@ impl Unpacker {
         Ok(Self(belt))
     }
 
-    /// The chunk of a CPU with its data at `position`, in exchange for a used vector; none where the reader has to
-    /// unpack it.
+    /// The chunk of a CPU with its data at `position`, in exchange for a used vector; none where the reader
+    /// has to unpack it.
     pub(super) fn take(&self, lane: usize, position: u64, used: &mut Vec<u8>) -> Option<Chunk> {
         let mut shared = self.0.shared();
         loop {
