@@ -133,6 +133,11 @@ impl Visited {
             index = (index + 1) & mask;
         }
     }
+    /// Whether a fingerprint is in its first place, where most are.
+    #[inline]
+    pub(crate) fn is_first(&self, print: [u64; 2]) -> bool {
+        self.places[(print[1] as usize) & (self.places.len() - 1)] == print
+    }
     pub(crate) fn contains(&self, print: [u64; 2]) -> bool {
         self.place(print).1
     }

@@ -30,15 +30,15 @@ pub(crate) struct Agent {
 impl Hash for Agent {
     /// All in one number, which is 0 for most agents.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let bytes = [
-            self.op,
-            self.suspended,
-            self.log,
-            self.suspended_log,
-            self.buffer,
-        ];
-        let packed = bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
-        state.write_u64(packed);
+        let Self {
+            op,
+            suspended,
+            log,
+            suspended_log,
+            buffer,
+        } = *self;
+        let packed = u32::from_le_bytes([op, suspended, log, suspended_log]);
+        state.write_u64(u64::from(packed) | u64::from(buffer) << 32);
     }
 }
 
@@ -241,26 +241,25 @@ pub(crate) struct Scratch {
 }
 
 /// Visits all steps that may come next, in a fixed order; whether all words were used as their
-/// classes say.
+/// classes say. Each is made in `next`, which a visitor may exchange for any other state.
 pub(crate) fn successors<M: Model>(
     model: &M,
     state: &State<M::Local>,
+    next: &mut Box<State<M::Local>>,
     scratch: &mut Scratch,
-    visit: &mut impl FnMut(Choice, &State<M::Local>, Option<Accessed>),
+    visit: &mut impl FnMut(Choice, &mut Box<State<M::Local>>, Option<Accessed>),
 ) -> bool {
     let mut sound = true;
-    let mut next = state.clone();
     for agent in 0..AGENTS as u8 {
         let actor = state.agents[usize::from(agent)];
         if actor.buffer > 0 {
             let op = Choice::FLUSH;
-            flush(state, agent, scratch, &mut next);
-            visit(Choice { agent, op }, &next, None);
+            flush(state, agent, scratch, next);
+            visit(Choice { agent, op }, next, None);
         }
         if !model.runs(state, agent) {
             continue;
         }
-        let next = &mut next;
         let mut begin = |op, scratch: &mut Scratch| {
             let choice = Choice { agent, op };
             let (accessed, misuse) = take(model, state, choice, scratch, next);

@@ -3,6 +3,7 @@
 //! All cores expand pieces of a level, and their results are merged in the order of the pieces.
 //! The outcome therefore does not depend on the number of cores or on their timing.
 
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -100,6 +101,60 @@ impl<L> Level<L> {
     fn clear(&mut self) {
         self.nodes.clear();
         self.states.clear();
+    }
+}
+
+/// Steps that are looked up together: the table of all states is larger than caches, and its loads overlap.
+const TOGETHER: usize = 16;
+
+/// Steps that have been taken and not yet looked up, with their states.
+struct Bunch<L> {
+    steps: Vec<Step>,
+    states: Vec<Box<State<L>>>,
+}
+
+struct Step {
+    print: [u64; 2],
+    parent: u32,
+    choice: Choice,
+    /// By the first place of the table alone.
+    is_known: bool,
+}
+
+impl<L: Clone + Hash> Bunch<L> {
+    fn new(state: &State<L>) -> Self {
+        Self {
+            steps: Vec::with_capacity(TOGETHER),
+            states: vec![Box::new(state.clone()); TOGETHER],
+        }
+    }
+
+    /// Takes a state in exchange for another one. Returns whether it is time to look up.
+    fn push(&mut self, parent: u32, choice: Choice, state: &mut Box<State<L>>) -> bool {
+        let print = Fingerprint::of(&**state);
+        if let Some(place) = self.states.get_mut(self.steps.len()) {
+            core::mem::swap(place, state);
+        }
+        self.steps.push(Step {
+            print,
+            parent,
+            choice,
+            is_known: false,
+        });
+        self.steps.len() >= TOGETHER
+    }
+
+    /// The steps and states that may be new ones.
+    fn look_up<'t>(
+        &'t mut self,
+        visited: &Visited,
+    ) -> impl Iterator<Item = (&'t Step, &'t State<L>)> + use<'t, L> {
+        for step in &mut self.steps {
+            step.is_known = visited.is_first(step.print);
+        }
+        let states = self.states.iter().map(|state| &**state);
+        let steps = self.steps.iter().zip(states);
+        steps.filter(|(step, _)| !step.is_known)
     }
 }
 
@@ -259,13 +314,26 @@ impl<M: Model> Search<'_, M> {
     ) {
         let model = self.model;
         let mut scratch = Scratch::default();
-        for (&node, state) in nodes.iter().zip(states) {
-            let sound = successors(model, state, &mut scratch, &mut |choice, state, _| {
+        let mut successor = Box::new(model.initial());
+        let mut bunch = Bunch::new(&successor);
+        for (&parent, state) in nodes.iter().zip(states) {
+            let mut visit = |choice, state: &mut Box<State<M::Local>>, _| {
                 self.transitions += 1;
-                self.add(Fingerprint::of(state), node, choice, state, next);
-            });
+                if bunch.push(parent, choice, state) {
+                    self.add_new(&mut bunch, next);
+                }
+            };
+            let sound = successors(model, state, &mut successor, &mut scratch, &mut visit);
             self.sound &= sound;
         }
+        self.add_new(&mut bunch, next);
+    }
+
+    fn add_new(&mut self, bunch: &mut Bunch<M::Local>, next: &mut Level<M::Local>) {
+        for (step, state) in bunch.look_up(&self.visited) {
+            self.add(step.print, step.parent, step.choice, state, next);
+        }
+        bunch.steps.clear();
     }
 
     fn expand_together(
@@ -308,21 +376,34 @@ impl<M: Model> Search<'_, M> {
             sound: true,
         };
         let mut scratch = Scratch::default();
-        let mut sound = true;
-        for (&parent, state) in nodes.iter().zip(states) {
-            sound &= successors(self.model, state, &mut scratch, &mut |choice, next, _| {
-                expanded.transitions += 1;
-                let print = Fingerprint::of(next);
-                if !self.visited.contains(print) {
+        let (mut sound, mut transitions) = (true, 0);
+        let mut successor = Box::new(self.model.initial());
+        let mut bunch = Bunch::new(&successor);
+        let mut keep_new = |bunch: &mut Bunch<M::Local>| {
+            for (step, state) in bunch.look_up(&self.visited) {
+                if !self.visited.contains(step.print) {
                     expanded.new.push(Candidate {
-                        print,
-                        parent,
-                        choice,
-                        state: next.clone(),
+                        print: step.print,
+                        parent: step.parent,
+                        choice: step.choice,
+                        state: state.clone(),
                     });
                 }
-            });
+            }
+            bunch.steps.clear();
+        };
+        for (&parent, state) in nodes.iter().zip(states) {
+            let mut visit = |choice, state: &mut Box<State<M::Local>>, _| {
+                transitions += 1;
+                if bunch.push(parent, choice, state) {
+                    keep_new(&mut bunch);
+                }
+            };
+            let model = self.model;
+            sound &= successors(model, state, &mut successor, &mut scratch, &mut visit);
         }
+        keep_new(&mut bunch);
+        expanded.transitions = transitions;
         expanded.sound = sound;
         expanded
     }

@@ -59,15 +59,17 @@ pub(crate) fn walk<M: Model>(model: &M, path: &[Choice]) -> Result<Trace, NoSuch
     let mut state = model.initial();
     let mut rows = Vec::new();
     let mut scratch = Scratch::default();
+    let mut next = Box::new(state.clone());
     for (step, &choice) in path.iter().enumerate() {
         let mut found = None;
         successors(
             model,
             &state,
+            &mut next,
             &mut scratch,
             &mut |candidate, next, access| {
                 if candidate == choice {
-                    found = Some((next.clone(), access));
+                    found = Some((State::clone(next), access));
                 }
             },
         );

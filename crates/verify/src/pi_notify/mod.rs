@@ -12,6 +12,8 @@ mod properties;
 mod show;
 mod thread;
 
+use std::hash::{Hash, Hasher};
+
 use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::posted_interrupt::{PostedVcpu, SharedVcpu};
 
@@ -58,7 +60,7 @@ pub(crate) mod pending {
 }
 
 /// One CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpu {
     pub(crate) pending: u8,
     /// The handler of the wakeup vector is due.
@@ -66,7 +68,7 @@ pub(crate) struct Cpu {
 }
 
 /// All that is not in shared words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Local {
     pub(crate) vcpus: [Vcpu; 2],
     pub(crate) cpus: [Cpu; 2],
@@ -86,6 +88,72 @@ pub(crate) struct Local {
     pub(crate) migrations_left: u8,
     pub(crate) assigned: bool,
     pub(crate) assignment_told: bool,
+}
+
+impl Hash for Local {
+    /// In few numbers: each one costs as much as a byte.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self {
+            vcpus,
+            cpus: [cpu_0, cpu_1],
+            sending,
+            wake_due,
+            posted,
+            delivered,
+            device_left,
+            poster_left,
+            ipi_left,
+            kicks_left,
+            irq_kicks_left,
+            migrations_left,
+            assigned,
+            assignment_told,
+        } = *self;
+        let flags = [
+            wake_due,
+            assigned,
+            assignment_told,
+            cpu_0.in_handler,
+            cpu_1.in_handler,
+        ];
+        let counts = [
+            posted[0],
+            posted[1],
+            delivered[0],
+            delivered[1],
+            device_left,
+            poster_left,
+            ipi_left,
+            kicks_left,
+        ];
+        let rest = [
+            irq_kicks_left,
+            migrations_left,
+            cpu_0.pending,
+            cpu_1.pending,
+            packed(flags),
+            0,
+            0,
+            0,
+        ];
+        let sending = sending.iter().fold(0, |packed, sent| {
+            let (cpu, kind) = sent.map_or((0, 0), |(cpu, kind)| (cpu + 1, kind));
+            packed << 16 | u64::from(cpu) << 8 | u64::from(kind)
+        });
+        vcpus.hash(state);
+        state.write_u64(u64::from_le_bytes(counts));
+        state.write_u64(u64::from_le_bytes(rest));
+        state.write_u64(sending);
+    }
+}
+
+/// Truth values as bits.
+fn packed<const N: usize>(flags: [bool; N]) -> u8 {
+    const { assert!(N <= 8) };
+    flags
+        .iter()
+        .rev()
+        .fold(0, |bits, flag| bits << 1 | u8::from(*flag))
 }
 
 /// What vCPU 0 and its surroundings share.
@@ -318,5 +386,65 @@ impl Model for PiNotify {
 
     fn value(&self, slot: usize, value: u64) -> String {
         show::value(slot, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+    use stealtime_hypervisor::posted_interrupt::Suppression;
+
+    #[test]
+    fn each_field_counts_in_the_fingerprint_of_a_state() {
+        let base = PiNotify::new(Config::full(Suppression::Put))
+            .initial()
+            .local;
+        let changes: [fn(&mut Local); 33] = [
+            |_| {},
+            |local| local.vcpus[0].pc = Pc::Sleepy,
+            |local| local.vcpus[1].pc = Pc::Sleepy,
+            |local| local.vcpus[0].back = Pc::Awake,
+            |local| local.vcpus[0].on_cpu = None,
+            |local| local.vcpus[0].on_cpu = Some(1),
+            |local| local.vcpus[0].last_cpu ^= 1,
+            |local| local.vcpus[0].rvi = 1,
+            |local| local.vcpus[0].blocking ^= true,
+            |local| local.vcpus[0].event ^= true,
+            |local| local.vcpus[0].missed_at_arming ^= true,
+            |local| local.vcpus[0].armed ^= true,
+            |local| local.cpus[0].pending ^= pending::WAKEUP,
+            |local| local.cpus[1].pending ^= pending::WAKEUP,
+            |local| local.cpus[0].in_handler ^= true,
+            |local| local.cpus[1].in_handler ^= true,
+            |local| local.sending[0] = Some((0, pending::WAKEUP)),
+            |local| local.sending[0] = Some((1, pending::WAKEUP)),
+            |local| local.sending[0] = Some((0, pending::RESCHEDULE)),
+            |local| local.sending[3] = Some((0, pending::WAKEUP)),
+            |local| local.wake_due ^= true,
+            |local| local.posted[0] += 1,
+            |local| local.posted[1] += 1,
+            |local| local.delivered[0] += 1,
+            |local| local.delivered[1] += 1,
+            |local| local.device_left += 1,
+            |local| local.poster_left += 1,
+            |local| local.ipi_left += 1,
+            |local| local.kicks_left += 1,
+            |local| local.irq_kicks_left += 1,
+            |local| local.migrations_left += 1,
+            |local| local.assigned ^= true,
+            |local| local.assignment_told ^= true,
+        ];
+        let prints: BTreeSet<[u64; 2]> = changes
+            .iter()
+            .map(|change| {
+                let mut local = base;
+                change(&mut local);
+                Fingerprint::of(&local)
+            })
+            .collect();
+        assert_eq!(prints.len(), changes.len());
     }
 }

@@ -1,13 +1,14 @@
 //! The vCPU threads, and the processor while it runs a guest.
 
 use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 
 use stealtime_hypervisor::posted_interrupt::{
     Control, Entry, Notification, POSTED_INTR_VECTOR, PutReason, Requests, hardware,
     ipi_virtualization,
 };
 
-use super::{APIC_IDS, Barrier, Local, PiNotify, VECTORS, agent, pending, slot};
+use super::{APIC_IDS, Barrier, Local, PiNotify, VECTORS, agent, packed, pending, slot};
 use crate::model::{IDLE, Op, State};
 use crate::word::{self, ListWords};
 
@@ -34,7 +35,7 @@ pub(crate) mod op {
 }
 
 /// Where a vCPU's thread is between two operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pc {
     /// Not part of this configuration.
     Absent,
@@ -63,7 +64,7 @@ pub(crate) enum Pc {
 }
 
 /// One vCPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vcpu {
     pub(crate) pc: Pc,
     /// The state in which it continues after the next load.
@@ -76,6 +77,28 @@ pub(crate) struct Vcpu {
     /// Something was posted when the wakeup vector was armed, and no self-IPI was sent.
     pub(crate) missed_at_arming: bool,
     pub(crate) armed: bool,
+}
+
+impl Hash for Vcpu {
+    /// All in one number.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self {
+            pc,
+            back: continues_at,
+            on_cpu,
+            last_cpu,
+            blocking,
+            rvi,
+            event,
+            missed_at_arming,
+            armed,
+        } = *self;
+        let on_cpu = on_cpu.map_or(0, |cpu| cpu + 1);
+        let flags = packed([blocking, event, missed_at_arming, armed]);
+        let (pc, continues_at) = (pc as u8, continues_at as u8);
+        let bytes = [pc, continues_at, on_cpu, last_cpu, rvi, flags, 0, 0];
+        state.write_u64(u64::from_le_bytes(bytes));
+    }
 }
 
 impl Vcpu {
