@@ -270,12 +270,10 @@ impl CpuStream {
                 return Ok(false);
             };
             let position = self.position;
-            let unpacker = feed.unpacker.as_ref();
-            if let Some(chunk) =
-                unpacker.and_then(|unpacker| unpacker.take(self.index, position, &mut self.pages))
+            let pages = &mut self.pages;
+            if let Some(unpacker) = &feed.unpacker
+                && unpacker.take(self.index, position, size, pages)
             {
-                debug_assert_eq!(chunk.pages.len(), size, "both have read one head");
-                self.pages = chunk.pages;
                 self.position += packed as u64;
                 feed.source.read += packed as u64;
                 return Ok(true);

@@ -139,8 +139,8 @@ impl TraceDat {
     }
 
     /// Unpacks compressed trace data by a thread of its own, ahead of the reader. The events are the same.
-    /// Without effect on data that are not compressed, on an input without a second handle, and where the
-    /// operating system gives no thread. To be called before the first event.
+    /// Without effect where data are not compressed, or are of more than 512 CPUs. An input needs a second
+    /// handle, and the operating system has to give a thread. To be called before the first event.
     pub fn unpack_ahead(&mut self) {
         let Feed {
             source,
@@ -151,7 +151,7 @@ impl TraceDat {
         if plans.clone().any(|plan| plan.compressed)
             && let (Some(source), Some(compression)) = (source.another(), compression.another())
         {
-            self.feed.unpacker = Unpacker::new(plans, source, compression).ok();
+            self.feed.unpacker = Unpacker::new(plans, source, compression);
         }
     }
 

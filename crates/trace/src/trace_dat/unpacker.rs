@@ -4,7 +4,6 @@
 //! reader, which says what is wrong. So the events and the messages are those without a thread.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -16,12 +15,16 @@ use crate::tracefs::Endian;
 /// Unpacked bytes of all CPUs that may wait: some ten chunks for each of 16 CPUs. trace-cmd packs ten pages
 /// at once.
 pub(super) const WAITING: usize = 8 << 20;
+/// The same of one CPU: a chunk of trace-cmd at least.
+const LEAST: usize = 64 << 10;
+/// With more CPUs the reader does it alone: the chunks would take more than 32 MiB.
+const MOST_CPUS: usize = 512;
 
 /// An unpacked chunk.
-pub(super) struct Chunk {
+struct Chunk {
     /// The position in the file of its packed data.
     position: u64,
-    pub(super) pages: Vec<u8>,
+    pages: Vec<u8>,
 }
 
 /// The chunks of one CPU.
@@ -99,15 +102,13 @@ impl Drop for Unpacker {
 }
 
 impl Unpacker {
-    /// Starts the thread. It reads by a handle of its own. The lanes are in the order of the plans.
-    ///
-    /// # Errors
-    /// The operating system gives no thread.
+    /// Starts the thread. It reads by a handle of its own. The lanes are in the order of the plans. None
+    /// where the operating system gives no thread, or for too many CPUs.
     pub(super) fn new<'a>(
         plans: impl Iterator<Item = &'a Plan>,
         source: Source,
         compression: Compression,
-    ) -> io::Result<Self> {
+    ) -> Option<Self> {
         let lane = |plan: &Plan| Lane {
             endian: plan.layout.endian,
             // The number of chunks comes first. `trace-cmd convert` does not count it into the size.
@@ -117,8 +118,12 @@ impl Unpacker {
             waiting: 0,
         };
         let lanes: Vec<Lane> = plans.map(lane).collect();
+        let room = WAITING.checked_div(lanes.len())?.max(LEAST);
+        if lanes.len() > MOST_CPUS {
+            return None;
+        }
         let belt = Arc::new(Belt {
-            room: WAITING / lanes.len().max(1),
+            room,
             shared: Mutex::new(Shared {
                 lanes,
                 spare: Vec::new(),
@@ -135,40 +140,46 @@ impl Unpacker {
         };
         thread::Builder::new()
             .name("unpacker".to_owned())
-            .spawn(move || worker.run())?;
-        Ok(Self(belt))
+            .spawn(move || worker.run())
+            .ok()?;
+        Some(Self(belt))
     }
 
-    /// The chunk of a CPU with its data at `position`, in exchange for a used vector; none where the reader
-    /// has to unpack it.
-    pub(super) fn take(&self, lane: usize, position: u64, used: &mut Vec<u8>) -> Option<Chunk> {
+    /// Exchanges a used vector for the chunk of a CPU with its data at `position` and of this size. `false`
+    /// where the reader has to unpack it.
+    pub(super) fn take(
+        &self,
+        lane: usize,
+        position: u64,
+        size: usize,
+        pages: &mut Vec<u8>,
+    ) -> bool {
         let mut shared = self.0.shared();
-        loop {
-            let lane = shared.lanes.get_mut(lane)?;
+        while let Some(lane) = shared.lanes.get_mut(lane) {
             if let Some(chunk) = lane.chunks.pop_front() {
                 let had_room = lane.waiting <= self.0.room / 2;
                 lane.waiting -= chunk.pages.len();
                 let has_room = lane.waiting <= self.0.room / 2;
-                if chunk.position != position {
-                    // The reader has gone another way.
+                if chunk.position != position || chunk.pages.len() != size {
+                    // The reader has gone another way, or the file has changed.
                     (lane.next, lane.waiting) = (None, 0);
                     lane.chunks.clear();
-                    return None;
+                    return false;
                 }
-                shared.spare.push(std::mem::take(used));
+                shared.spare.push(std::mem::replace(pages, chunk.pages));
                 // A thread that waits has something to do for a while.
                 if has_room && !had_room {
                     self.0.taken.notify_one();
                 }
-                return Some(chunk);
+                return true;
             }
-            lane.next?;
-            shared = self
-                .0
-                .filled
-                .wait(shared)
-                .unwrap_or_else(PoisonError::into_inner);
+            if lane.next.is_none() {
+                break;
+            }
+            let waiting = self.0.filled.wait(shared);
+            shared = waiting.unwrap_or_else(PoisonError::into_inner);
         }
+        false
     }
 }
 
