@@ -100,6 +100,13 @@ mod tests {
             ..wanted
         };
         assert_eq!(long.to_word(), wanted.to_word());
+        // Half a second, and not the next bit: it says that a timer ends the loan.
+        assert_eq!(MOST_SLICE_US, 524_287);
+        let no_timer = Wanted {
+            is_timed: false,
+            ..long
+        };
+        assert_eq!(no_timer.to_word(), wanted.to_word() & !TIMED);
         assert_eq!(Wanted::from_word(0), None);
     }
 

@@ -654,3 +654,24 @@ fn an_entry_in_remapped_format_is_no_posted_one() {
     assert_eq!(vtd::PostedIrte::decode(remapped), None);
     assert!(vtd::PostedIrte::decode(remapped | POSTED_IN_IRTE).is_some());
 }
+
+/// What a processor with virtual-interrupt delivery leaves behind: RVI, SVI, ISR and TPR, and PPR by the rule of
+/// the manual ("PPR Virtualization").
+#[test]
+fn a_vm_exit_hands_over_what_the_processor_has_changed() {
+    for (tpr, svi, ppr) in [(0x2f, 0x51, 0x50), (0x62, 0x51, 0x62), (0x52, 0x51, 0x52)] {
+        let mut lapic = Lapic::new(true);
+        let isr: VectorSet = [0x31, svi].into_iter().collect();
+        let status = u16::from_le_bytes([0x41, svi]);
+        lapic.read_back(status, isr, tpr);
+        assert_eq!(lapic.interrupt_status(), status);
+        assert_eq!((lapic.isr(), lapic.tpr(), lapic.ppr()), (isr, tpr, ppr));
+    }
+}
+
+/// Bits 5 and 6 of the error status register, by the manual's figure of it.
+#[test]
+fn illegal_vectors_have_bits_of_the_error_status_register() {
+    assert_eq!(IllegalVector::ESR_SEND, 0x20);
+    assert_eq!(IllegalVector::ESR_RECEIVE, 0x40);
+}
