@@ -9,7 +9,7 @@ use stealtime_analysis::{Analysis, Answers, Counted, Longest, Options, Selection
 use stealtime_events::Event;
 use stealtime_trace::{Ahead, ClockUnit, EventSource, Note, ReadError, SourceInfo};
 
-use crate::args::{Recording, VmThreads, Window};
+use crate::args::{self, Recording, VmThreads, Window};
 use crate::error::CliError;
 use crate::host::HostOfRecording;
 use crate::output;
@@ -200,7 +200,7 @@ pub(crate) fn open(
     recording: &Recording,
     wanted: Option<Vec<&'static str>>,
 ) -> Result<Box<dyn EventSource>, CliError> {
-    let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    let has_cpus = args::threads(None).get() > 1;
     let options = stealtime_trace::Options {
         unpack_ahead: has_cpus,
         ..recording.options(wanted)

@@ -328,3 +328,24 @@ fn a_recording_that_changes_while_it_is_read_is_an_error() {
     assert_eq!(analyze(folder.path(), &asked).0, Some(0));
     assert!(rows(folder.path(), "time").contains_key("cfs.dat"));
 }
+
+/// A thread reserves 64 MiB of address space for its heap. The process aborted where none was left.
+#[test]
+fn a_limit_of_address_space_costs_threads_and_no_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for number in 0..8 {
+        let name = format!("recording-{number}.dat");
+        fs::copy(CFS, folder.path().join(name)).expect("a recording");
+    }
+    let program = env!("CARGO_BIN_EXE_stealtime");
+    let limited = r#"ulimit -v "$0" && exec "$1" analyze ./*.dat -o out --results csv --jobs 16"#;
+    for mib in [384, 512] {
+        let mut shell = Command::new("sh");
+        let kib = (mib << 10).to_string();
+        shell.args(["-c", limited, &kib, program]);
+        let (status, _, errors) = run(shell.current_dir(folder.path()));
+        assert_eq!(status, Some(0), "{mib} MiB: {errors}");
+        assert_eq!(rows(folder.path(), "time").len(), 8);
+        fs::remove_dir_all(folder.path().join("out")).expect("the tables");
+    }
+}

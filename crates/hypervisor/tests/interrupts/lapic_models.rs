@@ -655,8 +655,8 @@ fn an_entry_in_remapped_format_is_no_posted_one() {
     assert!(vtd::PostedIrte::decode(remapped | POSTED_IN_IRTE).is_some());
 }
 
-/// What a processor with virtual-interrupt delivery leaves behind: RVI, SVI, ISR and TPR, and PPR by the rule of
-/// the manual ("PPR Virtualization").
+/// What a processor with virtual-interrupt delivery leaves behind: RVI, SVI, ISR and TPR, and PPR by the
+/// manual's rule ("PPR Virtualization").
 #[test]
 fn a_vm_exit_hands_over_what_the_processor_has_changed() {
     for (tpr, svi, ppr) in [(0x2f, 0x51, 0x50), (0x62, 0x51, 0x62), (0x52, 0x51, 0x52)] {

@@ -11,7 +11,7 @@ use stealtime_verify::{
     Case, End, Finding, Limits, Outcome, PROTOCOLS, Protocol, Replay, Trace, cases,
 };
 
-use crate::args::{Form, Forms};
+use crate::args::{self, Form, Forms};
 use crate::error::CliError;
 use crate::output;
 use crate::report::quoted;
@@ -165,6 +165,7 @@ impl Check {
         let limits = Limits {
             steps: self.bound,
             memory_mib: self.memory,
+            threads: args::threads(None).get(),
             ..Limits::default()
         };
         let begin = Instant::now();
