@@ -81,6 +81,42 @@ fn ticks_end_who_has_had_its_part_of_the_latency() {
     );
 }
 
+/// `sched_slice`: idle tasks alone on a queue have the granularity of others, here 3 ms. Of two in a group
+/// next to nine tasks, each has a twentieth of the period of 33 ms.
+#[test]
+fn idle_tasks_alone_on_a_queue_run_for_the_granularity_of_others() {
+    let mut fair = Fair::new(config(8)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    let idle = Attr {
+        policy: Policy::Idle,
+        ..Attr::default()
+    };
+    let mut fork = |attr, group| {
+        let task = fair.create_task(attr, group).unwrap();
+        fair.fork(task, rq, 0).unwrap();
+        task
+    };
+    let first = fork(idle, Some(group));
+    fork(idle, Some(group));
+    for _ in 0..9 {
+        fork(Attr::default(), None);
+    }
+    let mut last = fair.pick(rq, 0).unwrap().task;
+    let (mut since, mut runs) = (0, Vec::new());
+    for now in (1..2_000).map(|ms| ms * 1_000_000) {
+        if fair.tick(rq, now).unwrap().resched == Resched::Now {
+            let picked = fair.pick(rq, now).unwrap().task;
+            if picked != last {
+                runs.extend((last == Some(first)).then_some(now - since));
+                (last, since) = (picked, now);
+            }
+        }
+    }
+    assert_eq!(runs.iter().min(), Some(&3_000_000), "{runs:?}");
+}
+
 /// Who slept comes back up to half a latency ahead of the others, and preempts if that is more than the
 /// granularity.
 #[test]

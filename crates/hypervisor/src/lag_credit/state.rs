@@ -129,6 +129,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn forced_reschedules_are_rarer_where_yields_are_frequent() {
+        let limit = RateLimit::Adaptive {
+            interval_ns: 1_000,
+            gap_ns: 100,
+            min_ns: 10,
+            max_ns: 100_000,
+        };
+        let (mut credits, rq) = (LagCredits::default(), RqId(0));
+        credits.push_rq();
+        assert!(credits.may_force(rq, 0, limit));
+        assert!(credits.may_force(rq, 10, limit), "no gap is known");
+        credits.record_yield(rq, 50);
+        credits.record_yield(rq, 100);
+        // A gap of 50 ns doubles the interval.
+        assert!(!credits.may_force(rq, 10 + 1_999, limit));
+        assert!(credits.may_force(rq, 10 + 2_000, limit));
+        assert!(!credits.may_force(rq, 10 + 2_001, limit));
+        credits.set_fault(CreditFault::Unlimited);
+        assert!(
+            credits.may_force(rq, 10 + 2_001, limit),
+            "an injected fault"
+        );
+    }
+
+    #[test]
     fn a_queue_is_unspent_until_it_pays() {
         let mut credits = LagCredits::default();
         let [paying, other] = [0, 1].map(Que);

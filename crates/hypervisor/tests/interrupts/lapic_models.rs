@@ -459,6 +459,19 @@ fn a_set_with_a_vector_is_not_empty() {
     assert!(VectorSet::EMPTY.is_empty());
 }
 
+/// For the virtual-APIC page, before an entry with virtual-interrupt delivery.
+#[test]
+fn all_requests_are_taken_at_once() {
+    let irr = Irr::<Word>::default();
+    assert!(irr.take().is_empty());
+    let vectors: VectorSet = [0x31, 0x52, 0xfe].into_iter().collect();
+    for vector in [0x31, 0x52, 0xfe] {
+        irr.set(vector);
+    }
+    assert!(irr.take() == vectors);
+    assert!(irr.snapshot().is_empty());
+}
+
 #[test]
 fn a_request_is_withdrawn_once() {
     let irr = Irr::<Word>::default();
@@ -485,7 +498,9 @@ fn a_vcpu_without_a_wakeup_list_is_refused() {
     let vcpu = SharedVcpu::<Word>::new(true);
     let mut own = PostedVcpu::new(3, IPIV_HOST, Suppression::Put);
     let lists = LocalLists::new(1, 1);
+    assert!(!own.is_blocking());
     own.begin_blocking(&vcpu, &());
+    assert!(own.is_blocking());
     let never = NotOnACpu { vcpu: 3, cpu: None };
     assert_eq!(own.put(&vcpu, SLEEPS, &lists, &()), Err(never));
     own.load(&vcpu, 9, 9, &lists, &()).unwrap();
@@ -617,6 +632,61 @@ fn an_interrupt_without_a_target_is_counted() {
         assert_eq!(done.map(|done| done.handed == 0), Ok(dest == 7));
         assert_eq!(unreached.0.get(), count, "to {dest}");
     }
+}
+
+/// The same by Xen's rules.
+#[test]
+fn an_interrupt_without_a_target_is_counted_on_xen() {
+    let vlapic = |id| xen::Vlapic {
+        x2apic: true,
+        id,
+        ldr: 0,
+        dfr: u32::MAX,
+        enabled: true,
+        ppr: 0,
+    };
+    let (vlapics, mut round_robin) = ([0, 1, 2].map(vlapic), 0);
+    let unreached = Unreached::default();
+    for (dest, count) in [(1, 0), (7, 1), (2, 1)] {
+        let interrupt = Interrupt::from_icr(0x31, dest, true);
+        let mut handed = 0;
+        let count_handed = |_| handed += 1;
+        let sent = xen::ipi(
+            &vlapics,
+            &mut round_robin,
+            0,
+            &interrupt,
+            &unreached,
+            count_handed,
+        );
+        assert!(sent.is_ok());
+        assert_eq!(
+            (handed, unreached.0.get()),
+            (u32::from(dest != 7), count),
+            "to {dest}"
+        );
+    }
+}
+
+/// `kvm_recalculate_logical_map` in the cluster model: the upper four bits are the cluster, the lower ones
+/// its members.
+#[test]
+fn members_of_clusters_have_slots_of_their_own() {
+    let apic = |vcpu_id: u32, logical: u32| Apic {
+        vcpu_id,
+        mode: ApicMode::Xapic,
+        sw_enabled: true,
+        id: vcpu_id << 24,
+        ldr: logical << 24,
+        dfr: u32::MAX >> 4,
+        arb_prio: 0,
+    };
+    let apics = [apic(0, 0x01), apic(1, 0x08), apic(2, 0x12), apic(3, 0x20)];
+    let (map, _) = DestinationMap::build(&apics, false);
+    let map = map.unwrap();
+    assert_eq!(map.logical_mode(), LogicalMode::XapicCluster);
+    let entries: Vec<_> = map.logical_entries().collect();
+    assert_eq!(entries, [(0, 0), (3, 1), (5, 2)]);
 }
 
 /// Bits of a logical destination beyond the last id are no candidates of the hash.

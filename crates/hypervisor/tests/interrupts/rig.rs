@@ -153,15 +153,18 @@ impl<W: AtomicWord> Rig<W> {
 
     /// The wakeup vector arrives on a CPU; whether the sleeping vCPU was woken.
     pub(crate) fn wakeup_irq(&self, cpu: u32) -> bool {
-        let woken = Cell::new(false);
-        wakeup_handler(
+        let (woken, calls) = (Cell::new(false), Cell::new(0));
+        let counted = wakeup_handler(
             cpu,
             &self.lists,
             |_| Some(&*self.shared),
             &self.counts,
-            |_| woken.set(wake_up(&self.shared)),
-        )
-        .unwrap();
+            |_| {
+                woken.set(wake_up(&self.shared));
+                calls.set(calls.get() + 1);
+            },
+        );
+        assert_eq!(counted, Some(calls.get()));
         woken.get()
     }
 

@@ -301,6 +301,20 @@ proptest! {
     }
 }
 
+/// `start_sw_tscdeadline`: a timer that is due within the advance fires at once.
+#[test]
+fn a_deadline_within_the_advance_has_expired() {
+    let tsc = GuestTsc::new(1_000_000, GuestTsc::NEUTRAL, 0).unwrap();
+    let now = Now {
+        ns: 5_000,
+        host_tsc: 70,
+    };
+    let deadline = |cycles: u64| arithmetic::sw_deadline(&tsc, now, 1_000, 70 + cycles);
+    assert_eq!(deadline(0), SwDeadline::Expired);
+    assert_eq!(deadline(1_000), SwDeadline::Expired);
+    assert_eq!(deadline(1_001), SwDeadline::At(5_001));
+}
+
 #[test]
 fn far_deadline_wraps_upstream_and_does_not_here() {
     let tsc = GuestTsc::new(KHZ, GuestTsc::NEUTRAL, 0).unwrap();

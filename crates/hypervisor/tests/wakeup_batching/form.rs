@@ -82,6 +82,7 @@ fn the_form_names_so_many() {
     assert_eq!(x2apic(true, 0x1_00ff).likely_targets(64), 8);
     assert_eq!(x2apic(true, 0xffff).likely_targets(4), 4);
     assert_eq!(x2apic(false, u32::MAX).likely_targets(64), 64);
+    assert_eq!(x2apic(false, 5).likely_targets(64), 1);
     assert_eq!(xapic(true, 0x13, CLUSTER).likely_targets(64), 2);
     assert_eq!(xapic(false, 0x13, FLAT).likely_targets(64), 1);
     assert_eq!(xapic(false, 0xff, FLAT).likely_targets(64), 64);

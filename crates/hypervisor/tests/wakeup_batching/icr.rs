@@ -54,6 +54,13 @@ fn batch_of_four(offline: Option<u32>, bystanders: Bystanders, targets: &[u32]) 
     m.sent()
 }
 
+#[test]
+fn cpus_that_are_online_are_counted() {
+    let apics: Vec<_> = (0..4).map(|cpu| CpuApic::new(cpu, cpu % 3 == 0)).collect();
+    let topology = Topology::new(ApicMode::X2apicPhysical, apics).unwrap();
+    assert_eq!((topology.cpus(), topology.online()), (4, 2));
+}
+
 /// Xen's `send_IPI_mask`: the shorthand reaches every LAPIC that is powered, wanted or not.
 #[test]
 fn the_shorthand_reaches_no_cpu_that_is_not_a_target() {

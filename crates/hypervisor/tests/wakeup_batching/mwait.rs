@@ -35,6 +35,7 @@ fn wakeup_sloppy_12_a_store_wakes_a_monitoring_cpu() {
 fn wakeup_sloppy_13_a_bit_set_before_monitor_is_seen() {
     let word = SoftirqWord::<Cell<u64>>::new();
     assert!(word.announce_mwait(true));
+    assert!(word.in_mwait());
     // Before MONITOR: the raiser relies on the promise and sends nothing.
     assert_eq!(word.set_pending(SCHEDULE), SetPending::Monitored);
     assert!(!word.still_idle(), "must not MWAIT");
