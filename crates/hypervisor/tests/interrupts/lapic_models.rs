@@ -524,6 +524,8 @@ fn only_pending_requests_are_taken() {
     vcpu.request(Requests::MIGRATE_TIMER);
     assert_eq!(vcpu.take(both), Requests::UNBLOCK);
     assert_eq!(vcpu.requests(), Requests(1 << 3));
+    vcpu.request(Requests::NESTED_POSTED);
+    assert_eq!(vcpu.requests(), Requests(3 << 2));
 }
 
 #[test]
