@@ -512,6 +512,36 @@ fn a_vcpu_without_a_wakeup_list_is_refused() {
     assert!(no_list.to_string().contains("CPU 9"));
 }
 
+/// Counts synchronizations that are spared.
+#[derive(Default)]
+struct Spared(Cell<u32>);
+
+impl Events for Spared {
+    fn sync_skipped(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Nothing is posted where ON is clear. Under SN a post leaves ON clear, and policies that notify no CPU in
+/// the host look at PIR then.
+#[test]
+fn a_synchronization_without_a_post_is_spared() {
+    for (policy, spared_under_sn) in [(Suppression::Put, 1), (Suppression::Corrected, 0)] {
+        for (sn, spared) in [(false, 1), (true, spared_under_sn)] {
+            let vcpu = SharedVcpu::<Word>::new(true);
+            let own = PostedVcpu::new(3, IPIV_HOST, policy);
+            match sn {
+                true => vcpu.desc.set_sn(),
+                false => vcpu.desc.clear_sn(),
+            }
+            let counted = Spared::default();
+            let mut lapic = Lapic::new(true);
+            assert_eq!(own.sync(&vcpu, &mut lapic, &counted), None);
+            assert_eq!(counted.0.get(), spared, "{policy:?}, SN {sn}");
+        }
+    }
+}
+
 #[test]
 fn only_pending_requests_are_taken() {
     let vcpu = SharedVcpu::<Word>::new(true);
