@@ -72,6 +72,7 @@ fn counters_sloppy_10_guest_stopped_survives_updates_until_acknowledged() {
         ..time(1)
     };
     page.publish(stopped);
+    assert_eq!(page.publish(stopped).flags, PVCLOCK_GUEST_STOPPED);
     let both = PVCLOCK_TSC_STABLE | PVCLOCK_GUEST_STOPPED;
     assert_eq!(page.publish(time(2)).flags, both);
     assert_eq!(page.read(|| 0, 1).unwrap().flags, both);

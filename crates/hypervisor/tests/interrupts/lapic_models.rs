@@ -643,6 +643,23 @@ fn a_disabled_lapic_has_no_logical_destination() {
     }
 }
 
+/// `kvm_apic_broadcast`: 0xff is everybody unless LAPICs are in x2APIC mode.
+#[test]
+fn a_destination_of_8_bits_is_everybody_in_xapic_mode_alone() {
+    for (x2apic, expected) in [(false, vec![0, 1, 2]), (true, vec![])] {
+        let apics = (0..3).map(|n| well_formed(n, x2apic, false)).collect();
+        let mut bus = ApicBus::new(apics, BusOptions::default());
+        let interrupt = Interrupt {
+            dest: 0xff,
+            ..Interrupt::from_icr(0x31, 0, true)
+        };
+        let mut reached = Vec::new();
+        let done = bus.deliver(None, &interrupt, &(), |vcpu, _| reached.push(vcpu));
+        assert!(done.is_ok());
+        assert_eq!(reached, expected, "x2APIC {x2apic}");
+    }
+}
+
 /// Counts the interrupts that no LAPIC gets.
 #[derive(Default)]
 struct Unreached(Cell<u32>);
