@@ -330,3 +330,9 @@ fn a_vcpu_that_is_gone_is_named_by_nobody() {
     assert_eq!(all[3].last_sender(), None, "it sent the last one");
     assert_eq!(forget(&all, 4), Err(NoSuchVcpu { vcpu: 4, vcpus: 4 }));
 }
+
+/// A context names a vCPU in 24 bits.
+#[test]
+fn a_context_names_up_to_2_to_the_24_vcpus() {
+    assert_eq!(stealtime_hypervisor::ipi_tracking::MAX_VCPUS, 0xff_ffff);
+}
