@@ -115,3 +115,19 @@ fn posted_interrupts_historic_04_self_ipi_is_not_lost_with_on_set() {
         assert_eq!(rig.shared.still_waiting(), !woken, "{fault:?}");
     }
 }
+
+/// `vmx_vcpu_pi_put` up to 2024: a vCPU that is preempted while it blocks is on the wakeup list as well. SN
+/// is set for a preempted one alone.
+#[test]
+fn a_vcpu_that_is_preempted_while_it_blocks_is_put_by_the_rules_of_its_time() {
+    for (policy, both) in [(Suppression::Off, true), (Suppression::Put, false)] {
+        let mut rig = Rig::new(IPIV_HOST, policy);
+        rig.begin_blocking();
+        assert_eq!(rig.put(PREEMPTED).armed, both, "{policy:?}");
+        assert!(rig.shared.desc.test_sn(), "{policy:?}");
+    }
+    let mut rig = Rig::new(IPIV_HOST, Suppression::Off);
+    rig.begin_blocking();
+    assert!(rig.put(SLEEPS).armed);
+    assert!(!rig.shared.desc.test_sn());
+}
