@@ -173,3 +173,19 @@ impl Rq {
         self.hrtick = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_timer_stays_where_it_would_move_by_5_us_at_most() {
+        let mut rq = Rq::new(PickMode::Hierarchical, Que::NONE);
+        rq.start_hrtick(3);
+        assert_eq!(rq.hrtick(), Some(10_000), "10 us at least");
+        for (delay_ns, expiry) in [(15_000, 10_000), (15_001, 15_001), (10_001, 15_001)] {
+            rq.start_hrtick(delay_ns);
+            assert_eq!(rq.hrtick(), Some(expiry), "after {delay_ns} ns");
+        }
+    }
+}

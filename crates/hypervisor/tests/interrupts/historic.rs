@@ -131,3 +131,18 @@ fn a_vcpu_that_is_preempted_while_it_blocks_is_put_by_the_rules_of_its_time() {
     assert!(rig.put(SLEEPS).armed);
     assert!(!rig.shared.desc.test_sn());
 }
+
+/// A vCPU that comes back to its CPU is in the host, where no notification is to reach it.
+#[test]
+fn a_load_on_the_same_cpu_suppresses_by_the_corrected_policy_alone() {
+    for (policy, suppressed) in [
+        (Suppression::Put, false),
+        (Suppression::AsPostedV1, false),
+        (Suppression::Corrected, true),
+    ] {
+        let mut rig = Rig::new(IPIV_HOST, policy);
+        rig.shared.desc.clear_sn();
+        rig.load(0);
+        assert_eq!(rig.shared.desc.test_sn(), suppressed, "{policy:?}");
+    }
+}

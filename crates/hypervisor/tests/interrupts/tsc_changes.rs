@@ -128,6 +128,8 @@ fn an_expired_count_is_waited_for_on_the_preemption_timer_only() {
         // In advance by 1 us.
         assert_eq!(on_hv.hv().map(|hv| hv.host_deadline), Some(999 * 2500));
         let _ = on_hv.hv_expired(us(999), &hv, &());
+        // The vector of another interrupt is the one to be taken.
+        assert_eq!(on_hv.wait_at_entry(999 * 2500, false, &()), Spin::None);
         let spin = on_hv.wait_at_entry(999 * 2500, true, &());
         // 1 us early: the advance is an eighth smaller from now on.
         assert_eq!(spin, Spin::Cycles(875 * 5 / 2), "{lvt:#x}");
