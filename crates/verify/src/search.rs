@@ -132,9 +132,7 @@ impl<L: Clone + Hash> Bunch<L> {
     /// Takes a state in exchange for another one. Returns whether it is time to look up.
     fn push(&mut self, parent: u32, choice: Choice, state: &mut Box<State<L>>) -> bool {
         let print = Fingerprint::of(&**state);
-        if let Some(place) = self.states.get_mut(self.steps.len()) {
-            core::mem::swap(place, state);
-        }
+        core::mem::swap(&mut self.states[self.steps.len()], state);
         self.steps.push(Step {
             print,
             parent,
