@@ -189,6 +189,48 @@ fn a_parent_that_a_group_has_left_is_folded() {
     assert!(rqs.iter().all(|&rq| fair.consistent(rq)));
 }
 
+/// As the part of a group is folded, that of its parent is no longer used by it.
+#[test]
+fn parents_are_folded_with_their_last_child() {
+    let mut fair = Fair::new(Config::linux_7_2(16)).unwrap();
+    fair.set_lean();
+    let rqs = [(); 2].map(|()| fair.create_rq(PickMode::Hierarchical).unwrap());
+    let above = fair.create_group(None).unwrap();
+    let own = fair.create_group(Some(above)).unwrap();
+    let parts =
+        |fair: &Fair| [above, own].map(|group| rqs.map(|rq| fair.queue(rq, Some(group)).is_ok()));
+    for rq in rqs {
+        fair.extend_group(own, rq).unwrap();
+    }
+    let task = fair.create_task(Attr::default(), Some(own)).unwrap();
+    fair.fork(task, rqs[0], 0).unwrap();
+    assert_eq!(parts(&fair), [[true, true], [true, true]]);
+    fair.compact_group(task).unwrap();
+    assert_eq!(parts(&fair), [[true, false], [true, false]]);
+}
+
+/// A task that sleeps is on no queue, so that the part of a group that it moves to can be folded.
+#[test]
+fn a_part_is_not_kept_for_a_task_that_sleeps() {
+    let mut config = Config::linux_7_2(16);
+    config.features = config.features.without(Feature::DelayDequeue);
+    let mut fair = Fair::new(config).unwrap();
+    fair.set_lean();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let [left, entered] = [(); 2].map(|()| fair.create_group(None).unwrap());
+    for group in [left, entered] {
+        fair.extend_group(group, rq).unwrap();
+    }
+    let task = fair.create_task(Attr::default(), Some(left)).unwrap();
+    fair.fork(task, rq, 0).unwrap();
+    fair.pick(rq, 0).unwrap();
+    fair.block(rq, Block::Sleep, 1_000).unwrap();
+    fair.pick(rq, 1_000).unwrap();
+    fair.move_task(task, Some(entered), 2_000).unwrap();
+    fair.compact_group(task).unwrap();
+    assert!(fair.queue(rq, Some(entered)).is_err());
+}
+
 /// What is kept of a folded part has 32 bits for its load, which each of 17 CPUs brings beyond that.
 #[test]
 fn a_part_with_a_larger_load_is_not_folded() {

@@ -78,6 +78,20 @@ fn shares_follow_groups_and_nice_values() {
 }
 
 #[test]
+fn tasks_with_equal_deadlines_run_in_the_order_of_their_wakeups() {
+    let mut host = Host::new();
+    host.awake(0, None);
+    let [first, second] = [(); 2].map(|()| host.scx.create_task(0, None).expect("a task"));
+    for task in [second, first] {
+        let woken = host.scx.wake(task, host.cpu, false, host.now_ns);
+        woken.expect("it sleeps");
+    }
+    let blocked = host.scx.block(host.cpu, Block::Sleep, host.now_ns);
+    blocked.expect("a task runs");
+    assert_eq!(host.pick(), Some(second));
+}
+
+#[test]
 fn the_receiver_runs_on_a_loan_until_its_answer() {
     let mut host = Host::new();
     let receiver = host.awake(0, None);

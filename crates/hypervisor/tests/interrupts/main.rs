@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "what is not as expected fails the test")]
 
 mod barriers;
+mod destinations;
 mod flaws;
 mod historic;
 mod lapic_models;
