@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use stealtime_hypervisor::events::Events;
 use stealtime_hypervisor::lapic::{
     Apic, ApicBus, ApicMode, BusOptions, DeliveryMode, IllegalVector, Interrupt, Irr, Lapic,
     NoSuchVcpu, PvIpi, PvIpiError, Shorthand, VectorSet, xen,
@@ -16,7 +15,7 @@ use stealtime_hypervisor::posted_interrupt::{
     Control, Descriptor, LocalLists, NotOnACpu, PostedVcpu, Requests, SharedVcpu, Suppression, vtd,
 };
 
-use crate::rig::{IPIV_HOST, SLEEPS};
+use crate::rig::{Counts, IPIV_HOST, SLEEPS};
 
 type Word = Cell<u64>;
 
@@ -512,16 +511,6 @@ fn a_vcpu_without_a_wakeup_list_is_refused() {
     assert!(no_list.to_string().contains("CPU 9"));
 }
 
-/// Counts synchronizations that are spared.
-#[derive(Default)]
-struct Spared(Cell<u32>);
-
-impl Events for Spared {
-    fn sync_skipped(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-}
-
 /// Nothing is posted where ON is clear. Under SN a post leaves ON clear, and policies that notify no CPU in
 /// the host look at PIR then.
 #[test]
@@ -534,10 +523,10 @@ fn a_synchronization_without_a_post_is_spared() {
                 true => vcpu.desc.set_sn(),
                 false => vcpu.desc.clear_sn(),
             }
-            let counted = Spared::default();
+            let counted = Counts::default();
             let mut lapic = Lapic::new(true);
             assert_eq!(own.sync(&vcpu, &mut lapic, &counted), None);
-            assert_eq!(counted.0.get(), spared, "{policy:?}, SN {sn}");
+            assert_eq!(counted.skipped.get(), spared, "{policy:?}, SN {sn}");
         }
     }
 }
