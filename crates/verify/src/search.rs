@@ -156,6 +156,32 @@ impl<L: Clone + Hash> Bunch<L> {
     }
 }
 
+/// Takes all steps from some states, and gives them to `settle` in bunches. Returns how many steps, and
+/// whether all words were used as their classes say.
+fn take_all<M: Model>(
+    model: &M,
+    nodes: &[u32],
+    states: &[State<M::Local>],
+    mut settle: impl FnMut(&mut Bunch<M::Local>),
+) -> (u64, bool) {
+    let mut scratch = Scratch::default();
+    let mut successor = Box::new(model.initial());
+    let mut bunch = Bunch::new(&successor);
+    let (mut transitions, mut sound) = (0, true);
+    for (&parent, state) in nodes.iter().zip(states) {
+        let mut visit = |choice, state: &mut Box<State<M::Local>>, _| {
+            transitions += 1;
+            if bunch.push(parent, choice, state) {
+                settle(&mut bunch);
+                bunch.steps.clear();
+            }
+        };
+        sound &= successors(model, state, &mut successor, &mut scratch, &mut visit);
+    }
+    settle(&mut bunch);
+    (transitions, sound)
+}
+
 struct Candidate<L> {
     print: [u64; 2],
     parent: u32,
@@ -310,28 +336,13 @@ impl<M: Model> Search<'_, M> {
         states: &[State<M::Local>],
         next: &mut Level<M::Local>,
     ) {
-        let model = self.model;
-        let mut scratch = Scratch::default();
-        let mut successor = Box::new(model.initial());
-        let mut bunch = Bunch::new(&successor);
-        for (&parent, state) in nodes.iter().zip(states) {
-            let mut visit = |choice, state: &mut Box<State<M::Local>>, _| {
-                self.transitions += 1;
-                if bunch.push(parent, choice, state) {
-                    self.add_new(&mut bunch, next);
-                }
-            };
-            let sound = successors(model, state, &mut successor, &mut scratch, &mut visit);
-            self.sound &= sound;
-        }
-        self.add_new(&mut bunch, next);
-    }
-
-    fn add_new(&mut self, bunch: &mut Bunch<M::Local>, next: &mut Level<M::Local>) {
-        for (step, state) in bunch.look_up(&self.visited) {
-            self.add(step.print, step.parent, step.choice, state, next);
-        }
-        bunch.steps.clear();
+        let (transitions, sound) = take_all(self.model, nodes, states, |bunch| {
+            for (step, state) in bunch.look_up(&self.visited) {
+                self.add(step.print, step.parent, step.choice, state, next);
+            }
+        });
+        self.transitions += transitions;
+        self.sound &= sound;
     }
 
     fn expand_together(
@@ -368,19 +379,11 @@ impl<M: Model> Search<'_, M> {
     }
 
     fn piece(&self, nodes: &[u32], states: &[State<M::Local>]) -> Expanded<M::Local> {
-        let mut expanded = Expanded {
-            new: Vec::new(),
-            transitions: 0,
-            sound: true,
-        };
-        let mut scratch = Scratch::default();
-        let (mut sound, mut transitions) = (true, 0);
-        let mut successor = Box::new(self.model.initial());
-        let mut bunch = Bunch::new(&successor);
-        let mut keep_new = |bunch: &mut Bunch<M::Local>| {
+        let mut new = Vec::new();
+        let (transitions, sound) = take_all(self.model, nodes, states, |bunch| {
             for (step, state) in bunch.look_up(&self.visited) {
                 if !self.visited.contains(step.print) {
-                    expanded.new.push(Candidate {
+                    new.push(Candidate {
                         print: step.print,
                         parent: step.parent,
                         choice: step.choice,
@@ -388,21 +391,11 @@ impl<M: Model> Search<'_, M> {
                     });
                 }
             }
-            bunch.steps.clear();
-        };
-        for (&parent, state) in nodes.iter().zip(states) {
-            let mut visit = |choice, state: &mut Box<State<M::Local>>, _| {
-                transitions += 1;
-                if bunch.push(parent, choice, state) {
-                    keep_new(&mut bunch);
-                }
-            };
-            let model = self.model;
-            sound &= successors(model, state, &mut successor, &mut scratch, &mut visit);
+        });
+        Expanded {
+            new,
+            transitions,
+            sound,
         }
-        keep_new(&mut bunch);
-        expanded.transitions = transitions;
-        expanded.sound = sound;
-        expanded
     }
 }
