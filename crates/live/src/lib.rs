@@ -16,10 +16,12 @@
 //! | `follow` | the same pages decoded at once, for collectors without an end |
 //! | `bpf` | the same events by BPF programs, at a lower cost |
 //! | `flight` | the latest pages in memory, and a file of them |
+//! | `address_space` | how many threads a limit of address space has room for |
 //! | `rights` | gives up what a collector needs no more |
 //! | `perf` | a recording by perf_event_open instead |
 //! | `commands` | the same recording by trace-cmd and perf |
 
+mod address_space;
 mod bpf;
 mod buffers;
 mod clock;
@@ -41,6 +43,7 @@ mod stats;
 mod tasks;
 mod tracefs;
 
+pub use address_space::room_for_threads;
 pub use bpf::{BpfError, BpfFollower, KernelCost};
 pub use commands::{Commands, Refused, commands};
 pub use error::RecordError;

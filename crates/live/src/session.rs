@@ -8,6 +8,7 @@ use serde::Serialize;
 use stealtime_trace::write::raw::{Recording, System};
 
 use crate::RecordError;
+use crate::address_space;
 use crate::buffers::{Sizes, available_kb};
 use crate::clock::{self, Choice};
 use crate::collect;
@@ -520,26 +521,21 @@ pub(crate) fn raise_file_limit() {
 /// # Errors
 /// The limit is too small.
 pub fn check_address_space(further: usize) -> Result<(), RecordError> {
-    let limit = rustix::process::getrlimit(Resource::As).current;
-    check_limit(limit, further)
+    check_limit(address_space::limit(), further)
 }
 
 /// The same for a limit in bytes.
 fn check_limit(limit: Option<u64>, further: usize) -> Result<(), RecordError> {
-    // The program, its libraries and files.
-    const PROGRAM_MIB: u64 = 256;
-    // A stack of 2 MiB, and a heap for which glibc reserves 64 MiB.
-    const THREAD_MIB: u64 = 66;
     // The handler of Ctrl-C and the first snapshot, which itself has up to eight readers.
     const OTHERS: usize = 2;
     const READERS: usize = 8;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = OTHERS + cpus.min(READERS) + collect::threads(cpus) + further;
-    let needed_mib = PROGRAM_MIB + threads as u64 * THREAD_MIB;
-    match limit.map(|limit| limit >> 20) {
-        Some(limit_mib) if limit_mib < needed_mib => Err(RecordError::AddressSpace {
-            limit_mib,
-            needed_mib,
+    let needed = address_space::needed(threads);
+    match limit {
+        Some(limit) if limit < needed => Err(RecordError::AddressSpace {
+            limit_mib: limit >> 20,
+            needed_mib: needed >> 20,
         }),
         _ => Ok(()),
     }

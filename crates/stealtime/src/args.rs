@@ -5,7 +5,6 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use rustix::process::Resource;
 
 use crate::error::CliError;
 use crate::host::HostOfRecording;
@@ -180,25 +179,10 @@ fn assign<'i>(
 /// How many runs at a time: so many, or as many as there are CPUs. At most as many as a limit of address
 /// space has room for: no result depends on the number.
 pub(crate) fn threads(jobs: Option<NonZeroUsize>) -> NonZeroUsize {
-    let limit = rustix::process::getrlimit(Resource::As).current;
+    let room = NonZeroUsize::new(stealtime_live::room_for_threads());
     jobs.or_else(|| std::thread::available_parallelism().ok())
         .unwrap_or(NonZeroUsize::MIN)
-        .min(room_for_threads(limit))
-}
-
-/// How many threads fit into a limit of address space, in bytes. glibc reserves 64 MiB for the heap of a
-/// thread. Where others have taken all, the next small allocation aborts the process.
-fn room_for_threads(limit: Option<u64>) -> NonZeroUsize {
-    /// The program, its libraries, its first heap and files.
-    const PROGRAM: u64 = 256 << 20;
-    /// A heap and a stack of 2 MiB.
-    const THREAD: u64 = 66 << 20;
-    let Some(limit) = limit else {
-        return NonZeroUsize::MAX;
-    };
-    let threads = limit.saturating_sub(PROGRAM) / THREAD;
-    let threads = usize::try_from(threads).unwrap_or(usize::MAX);
-    NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
+        .min(room.unwrap_or(NonZeroUsize::MIN))
 }
 
 /// How to write a result, in one of the forms that its verb has.
