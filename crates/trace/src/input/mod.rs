@@ -15,6 +15,7 @@ mod stream;
 mod xz;
 
 pub use read_at::ReadAt;
+pub(crate) use read_at::fill_at;
 pub use stored::SPOOL_IN_MEMORY;
 pub(crate) use stored::Stored;
 pub(crate) use stream::{Damage, Progress, Stream};

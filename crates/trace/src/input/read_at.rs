@@ -20,6 +20,20 @@ pub trait ReadAt: Send {
     }
 }
 
+/// Fills as much of `buffer` as there is from `offset` on; gives how many bytes that was.
+pub(crate) fn fill_at(input: &mut dyn ReadAt, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match input.read_at(rest, offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
 impl ReadAt for File {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         std::os::unix::fs::FileExt::read_at(self, buffer, offset)

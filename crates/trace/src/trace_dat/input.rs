@@ -1,8 +1,8 @@
 //! Bytes of a file by position, and numbers and strings from them in sequence.
 
-use std::io;
 use std::ops::Range;
 
+use crate::input::fill_at;
 use crate::tracefs::Endian;
 use crate::{ReadAt, ReadError};
 
@@ -34,24 +34,11 @@ impl Source {
 
     /// Fills as much of `buffer` as there is; gives how many bytes that was.
     pub(super) fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
-        let mut filled = 0;
-        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self
-                .input
-                .read_at(rest, offset.saturating_add(filled as u64))
-            {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(ReadError::Io {
-                        input: self.name.clone(),
-                        offset,
-                        source,
-                    });
-                }
-            }
-        }
+        let filled = fill_at(&mut *self.input, buffer, offset).map_err(|source| ReadError::Io {
+            input: self.name.clone(),
+            offset,
+            source,
+        })?;
         self.read += filled as u64;
         Ok(filled)
     }

@@ -20,6 +20,9 @@ const LEAST: usize = 64 << 10;
 /// With more CPUs the reader does it alone: the chunks would take more than 32 MiB.
 const MOST_CPUS: usize = 512;
 
+/// Bytes of a chunk's head: its sizes, packed and unpacked.
+const HEAD: usize = 8;
+
 /// An unpacked chunk.
 struct Chunk {
     /// The position in the file of its packed data.
@@ -157,9 +160,9 @@ impl Unpacker {
         let mut shared = self.0.shared();
         while let Some(lane) = shared.lanes.get_mut(lane) {
             if let Some(chunk) = lane.chunks.pop_front() {
-                let had_room = lane.waiting <= self.0.room / 2;
+                let waited = lane.waiting;
                 lane.waiting -= chunk.pages.len();
-                let has_room = lane.waiting <= self.0.room / 2;
+                let crosses = (lane.waiting..waited).contains(&(self.0.room / 2));
                 if chunk.position != position || chunk.pages.len() != size {
                     // The reader has gone another way, or the file has changed.
                     (lane.next, lane.waiting) = (None, 0);
@@ -168,7 +171,7 @@ impl Unpacker {
                 }
                 shared.spare.push(std::mem::replace(pages, chunk.pages));
                 // A thread that waits has something to do for a while.
-                if has_room && !had_room {
+                if crosses {
                     self.0.taken.notify_one();
                 }
                 return true;
@@ -258,6 +261,3 @@ impl Worker {
         unpacked.is_ok().then_some(u64::from(length))
     }
 }
-
-/// Bytes of a chunk's head: its sizes, packed and unpacked.
-const HEAD: usize = 8;

@@ -55,13 +55,13 @@ impl Functions {
             *name
         } else {
             let start = self.symbols.start();
-            let name = match self.symbols.name(address) {
-                Ok(Some(symbol)) => names.intern_bytes(symbol),
-                Ok(None) => names.intern(&format!("0x{address:x}")),
-                Err(error) => {
-                    self.failed = Some((start, error));
-                    names.intern(&format!("0x{address:x}"))
-                }
+            let symbol = self.symbols.name(address).unwrap_or_else(|error| {
+                self.failed = Some((start, error));
+                None
+            });
+            let name = match symbol {
+                Some(symbol) => names.intern_bytes(symbol),
+                None => names.intern(&format!("0x{address:x}")),
             };
             if self.known.len() < NameTable::MAX {
                 self.known.insert(address, name);

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::ReadAt;
+use crate::input::fill_at;
 
 /// Bytes that hold a line: a name has up to 512 (`KSYM_NAME_LEN`).
 const LINE: usize = 4 << 10;
@@ -135,14 +136,8 @@ impl Symbols {
             self.block.resize(wanted, 0);
         }
         let block = self.block.get_mut(..wanted).unwrap_or_default();
-        let mut filled = 0;
-        while let Some(rest) = block.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.text.read_at(rest, position + filled as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if fill_at(&mut *self.text, block, position)? < wanted {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.read += wanted.max(CALL) as u64;
         Ok(block)
