@@ -318,7 +318,7 @@ impl Fleet {
         for path in recordings.get(piece.recordings.clone()).unwrap_or_default() {
             rows.extend(self.rows(path, piece.table)?);
         }
-        let encoded = form.encode(&piece.table.columns(), &rows);
+        let encoded = form.encode(&piece.table.columns(), &rows, NonZeroUsize::MIN);
         encoded.map_err(|source| FleetError::file(self.path(), source))
     }
 

@@ -6,12 +6,10 @@
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::Builder;
 
 use serde::{Deserialize, Serialize};
+use stealtime_results::parallel;
 use stealtime_simulator::config::Config;
 
 use crate::error::LoadError;
@@ -106,42 +104,22 @@ pub fn run(
         scenario.config(variant, scenario.seeds.first().copied().unwrap_or(1))?;
     }
     let total = scenario.seeds.len() * variants.len();
-    let next = AtomicUsize::new(0);
     let finished = AtomicUsize::new(0);
-    let results: Vec<Mutex<Result<RunOutput, RunError>>> = (0..total)
-        .map(|_| Mutex::new(Err(RunError::Stopped)))
-        .collect();
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            // Beyond the last slot, all runs are taken.
-            let Some(slot) = results.get(index) else {
-                break;
-            };
-            let seed = scenario.seeds.get(index / variants.len());
-            let variant = variants.get(index % variants.len());
-            let (Some(seed), Some(variant)) = (seed, variant) else {
-                debug_assert!(false, "each slot has a seed and a variant");
-                break;
-            };
-            let result = one(runner, scenario, variant, *seed, stop);
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = result;
-            progress(finished.fetch_add(1, Ordering::Relaxed) + 1, total);
+    let numbers: Vec<usize> = (0..total).collect();
+    let results = parallel::map(&numbers, threads, |number| {
+        if stop.load(Ordering::Relaxed) {
+            return Err(RunError::Stopped);
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.get().min(total) {
-            // A limit of threads: those that there are do all of it, with the same results.
-            if Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
+        let seed = scenario.seeds.get(number / variants.len());
+        let variant = variants.get(number % variants.len());
+        let (Some(seed), Some(variant)) = (seed, variant) else {
+            debug_assert!(false, "each number has a seed and a variant");
+            return Err(RunError::Stopped);
+        };
+        let result = one(runner, scenario, variant, *seed, stop);
+        progress(finished.fetch_add(1, Ordering::Relaxed) + 1, total);
+        result
     });
-    let results: Vec<_> = results
-        .into_iter()
-        .map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner))
-        .collect();
     let stopped = results.contains(&Err(RunError::Stopped));
     let mut lists: Vec<Vec<_>> = variants.iter().map(|_| Vec::new()).collect();
     for (index, result) in results.into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Rows as Parquet or CSV. The same rows are the same bytes.
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,10 +16,13 @@ use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, Write
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{SchemaDescriptor, Type};
 
-use crate::{Cell, CellKind, Column};
+use crate::{Cell, CellKind, Column, parallel};
 
 /// Rows of a row group: what is held in memory at a time.
 pub const ROW_GROUP: usize = 8_192;
+
+/// Rows of CSV that a thread encodes at a time.
+const LINES: usize = 512;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,20 +64,29 @@ impl Form {
         })
     }
 
-    /// Encodes rows apart from their file, on any thread, for [`Rows::append`].
+    /// Encodes rows apart from their file, on so many threads, for [`Rows::append`]. A cell of another type
+    /// than its column's is a missing value.
     ///
     /// # Errors
     /// Names of columns that the form refuses.
-    pub fn encode(self, columns: &[Column], rows: &[Vec<Cell>]) -> io::Result<Encoded> {
+    pub fn encode(
+        self,
+        columns: &[Column],
+        rows: &[Vec<Cell>],
+        threads: NonZeroUsize,
+    ) -> io::Result<Encoded> {
         let group = match self {
             Self::Parquet => {
                 let schema = SchemaDescriptor::new(schema("rows", columns).map_err(io_error)?);
                 let properties = Arc::new(properties().build());
-                let kinds: Vec<CellKind> = columns.iter().map(|column| column.kind).collect();
-                let group = encode_group(&schema, &properties, &kinds, rows);
+                let group = encode_group(&schema, &properties, columns, rows, threads);
                 Group::Parquet(group.map_err(io_error)?)
             }
-            Self::Csv => Group::Csv(lines(rows)?),
+            Self::Csv => {
+                let parts: Vec<&[Vec<Cell>]> = rows.chunks(LINES).collect();
+                let parts = parallel::map(&parts, threads, |part| lines(part));
+                Group::Csv(parts.into_iter().collect::<io::Result<Vec<_>>>()?.concat())
+            }
         };
         Ok(Encoded {
             rows: rows.len(),
@@ -122,12 +135,6 @@ pub struct Note<'n> {
 
 /// Takes rows.
 pub trait Rows {
-    /// The next row: a cell for each column. Cells of another type than the column's are missing values.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    fn row(&mut self, row: Vec<Cell>) -> io::Result<()>;
-
     /// Rows that were encoded in this form and with these columns.
     ///
     /// # Errors
@@ -154,8 +161,6 @@ fn io_error(error: ParquetError) -> io::Error {
 
 struct ParquetRows<'w> {
     writer: SerializedFileWriter<&'w mut (dyn Write + Send)>,
-    kinds: Vec<CellKind>,
-    rows: Vec<Vec<Cell>>,
 }
 
 impl<'w> ParquetRows<'w> {
@@ -172,16 +177,7 @@ impl<'w> ParquetRows<'w> {
         let writer = SerializedFileWriter::new(sink, schema, Arc::new(properties.build()));
         Ok(Self {
             writer: writer.map_err(io_error)?,
-            kinds: columns.iter().map(|column| column.kind).collect(),
-            rows: Vec::new(),
         })
-    }
-
-    fn flush(&mut self) -> Result<(), ParquetError> {
-        let (schema, properties) = (self.writer.schema_descr(), self.writer.properties());
-        let group = encode_group(schema, properties, &self.kinds, &self.rows)?;
-        self.rows.clear();
-        self.add(group)
     }
 
     fn add(&mut self, columns: Vec<EncodedColumn>) -> Result<(), ParquetError> {
@@ -207,27 +203,35 @@ fn schema(name: &str, columns: &[Column]) -> Result<Arc<Type>, ParquetError> {
     schema.build().map(Arc::new)
 }
 
-/// The columns of a row group; none if there are no rows.
+/// The columns of a row group, a thread for each; none if there are no rows.
 fn encode_group(
     schema: &SchemaDescriptor,
     properties: &WriterPropertiesPtr,
-    kinds: &[CellKind],
+    columns: &[Column],
     rows: &[Vec<Cell>],
+    threads: NonZeroUsize,
 ) -> Result<Vec<EncodedColumn>, ParquetError> {
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = kinds.iter().enumerate().map(|(index, kind)| {
+    let kinds: Vec<(usize, CellKind)> = columns
+        .iter()
+        .map(|column| column.kind)
+        .enumerate()
+        .collect();
+    let encode = |(index, kind): &(usize, CellKind)| {
         let mut sink = TrackedWrite::new(Vec::new());
         let pages = Box::new(SerializedPageWriter::new(&mut sink));
-        let mut writer = get_column_writer(schema.column(index), properties.clone(), pages);
-        let cells = rows.iter().map(|row| row.get(index).unwrap_or(&Cell::Null));
+        let mut writer = get_column_writer(schema.column(*index), properties.clone(), pages);
+        let cells = rows
+            .iter()
+            .map(|row| row.get(*index).unwrap_or(&Cell::Null));
         write_column(&mut writer, *kind, cells)?;
         let closed = writer.close()?;
         let bytes = Bytes::from(sink.into_inner()?);
         Ok(EncodedColumn { bytes, closed })
-    });
-    columns.collect()
+    };
+    parallel::map(&kinds, threads, encode).into_iter().collect()
 }
 
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
@@ -282,24 +286,14 @@ fn write<'c, T: DataType>(
 }
 
 impl Rows for ParquetRows<'_> {
-    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
-        self.rows.push(row);
-        match self.rows.len() {
-            ROW_GROUP => self.flush().map_err(io_error),
-            _ => Ok(()),
-        }
-    }
-
     fn append(&mut self, rows: Encoded) -> io::Result<()> {
         let Group::Parquet(columns) = rows.group else {
             return Err(io::Error::other("rows of another form"));
         };
-        self.flush().map_err(io_error)?;
         self.add(columns).map_err(io_error)
     }
 
     fn end(mut self: Box<Self>) -> io::Result<()> {
-        self.flush().map_err(io_error)?;
         self.writer.finish().map_err(io_error)?;
         self.writer.inner_mut().flush()
     }
@@ -325,10 +319,6 @@ fn lines(rows: &[Vec<Cell>]) -> io::Result<Vec<u8>> {
 }
 
 impl Rows for CsvRows<'_> {
-    fn row(&mut self, row: Vec<Cell>) -> io::Result<()> {
-        self.0.write_all(&lines(&[row])?)
-    }
-
     fn append(&mut self, rows: Encoded) -> io::Result<()> {
         match rows.group {
             Group::Csv(lines) => self.0.write_all(&lines),
@@ -346,50 +336,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_are_appended_are_the_bytes_of_rows_one_by_one() {
+    fn the_number_of_threads_does_not_change_a_byte() {
         let column = |name: &str, kind| Column {
             name: name.to_owned(),
             kind,
         };
         let columns = [
             column("text", CellKind::Text),
+            column("integer", CellKind::Integer),
             column("number", CellKind::Number),
         ];
-        let text = |text: &str| Cell::Text(text.to_owned());
-        let rows = [
-            vec![text("a, \"b\"\n"), Cell::Number(0.5)],
-            vec![Cell::Null, Cell::Null],
-        ];
-        let written = |form: Form, add: &dyn Fn(&mut dyn Rows)| {
+        let row = |number: i64| {
+            let text = Cell::Text(format!("a, \"{number}\"\n"));
+            match number % 3 {
+                0 => vec![text, Cell::Null, Cell::Number(number as f64 / 2.0)],
+                _ => vec![Cell::Null, Cell::Integer(number), Cell::Null],
+            }
+        };
+        let rows: Vec<Vec<Cell>> = (0..3 * LINES as i64 + 1).map(row).collect();
+        let written = |form: Form, threads: usize| {
+            let threads = NonZeroUsize::new(threads).expect("not 0");
             let mut bytes = Vec::new();
             let mut writer = form.begin("t", &columns, &[], &mut bytes).expect("columns");
-            add(&mut *writer);
+            for rows in [&rows[..], &[]] {
+                let encoded = form.encode(&columns, rows, threads).expect("rows");
+                assert_eq!(encoded.rows(), rows.len());
+                writer.append(encoded).expect("rows");
+            }
             writer.end().expect("memory");
             bytes
         };
         for form in Form::ALL {
-            let single = written(form, &|writer| {
-                for row in rows.clone() {
-                    writer.row(row).expect("a row");
-                }
-            });
-            let appended = written(form, &|writer| {
-                for rows in [&rows[..], &[]] {
-                    let encoded = form.encode(&columns, rows).expect("rows");
-                    writer.append(encoded).expect("rows");
-                }
-            });
-            assert!(single == appended, "{form:?}");
+            let single = written(form, 1);
+            for threads in [2, 3, 8] {
+                assert!(single == written(form, threads), "{form:?}, {threads}");
+            }
         }
-        let lines = form_error(&columns, &rows);
-        assert!(lines.contains("another form"), "{lines}");
+        let csv = String::from_utf8(written(Form::Csv, 2)).expect("text");
+        assert!(
+            csv.starts_with("text,integer,number\n\"a, \"\"0\"\"\n\",,0\n,1,\n"),
+            "{csv}"
+        );
+        let other = form_error(&columns, &rows);
+        assert!(other.contains("another form"), "{other}");
     }
 
     /// What happens to lines of CSV in a Parquet file.
     fn form_error(columns: &[Column], rows: &[Vec<Cell>]) -> String {
         let mut bytes = Vec::new();
         let writer = Form::Parquet.begin("t", columns, &[], &mut bytes);
-        let encoded = Form::Csv.encode(columns, rows).expect("rows");
+        let encoded = Form::Csv
+            .encode(columns, rows, NonZeroUsize::MIN)
+            .expect("rows");
         let appended = writer.expect("columns").append(encoded);
         appended.expect_err("CSV").to_string()
     }

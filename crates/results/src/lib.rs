@@ -4,6 +4,7 @@
 mod cell;
 mod folder;
 mod form;
+pub mod parallel;
 
 pub use cell::{Cell, CellKind, Column};
 pub use folder::{Folder, FolderError};

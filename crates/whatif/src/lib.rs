@@ -30,7 +30,6 @@ mod known;
 mod marked;
 mod observed;
 mod on_host;
-mod parallel;
 mod pin;
 mod plan;
 mod population;

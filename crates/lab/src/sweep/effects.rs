@@ -1,6 +1,7 @@
 //! What each thing that is varied does, and which points are best.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use serde::Serialize;
 use stealtime_results::Cell;
@@ -108,6 +109,7 @@ pub(super) fn summary(
     plan: &Plan,
     journal: &Journal,
     metrics: &[String],
+    threads: NonZeroUsize,
 ) -> Result<Summary, SweepError> {
     let columns = Columns::of(plan, journal);
     let mut chosen = chosen(&columns.all, metrics)?;
@@ -130,19 +132,19 @@ pub(super) fn summary(
     let place = |name| columns.all.iter().position(|column| column.name == name);
     let fault = place("fault").unwrap_or(0);
     let (mut failed, mut first_failure) = (0, None);
-    for run in 0..plan.runs() {
-        let Some(row) = columns.row(plan, journal, run)? else {
-            continue;
-        };
-        if let Some(Cell::Text(reason)) = row.get(fault) {
-            failed += 1;
-            first_failure.get_or_insert_with(|| reason.clone());
-        }
-        for (values, index) in values.iter_mut().zip(&chosen) {
-            let slot = usize::try_from(run).ok();
-            let slot = slot.and_then(|run| values.of.get_mut(run));
-            if let (Some(Cell::Number(value)), Some(slot)) = (row.get(*index), slot) {
-                *slot = *value;
+    for runs in journal.groups() {
+        let rows = columns.rows(plan, journal, &runs, threads)?;
+        for (run, row) in runs.into_iter().zip(rows) {
+            if let Some(Cell::Text(reason)) = row.get(fault) {
+                failed += 1;
+                first_failure.get_or_insert_with(|| reason.clone());
+            }
+            for (values, index) in values.iter_mut().zip(&chosen) {
+                let slot = usize::try_from(run).ok();
+                let slot = slot.and_then(|run| values.of.get_mut(run));
+                if let (Some(Cell::Number(value)), Some(slot)) = (row.get(*index), slot) {
+                    *slot = *value;
+                }
             }
         }
     }

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use stealtime_results::ROW_GROUP;
+
 use super::SweepError;
 use super::folder::Folder;
 use super::record::{Ended, MetricList, Record, body};
@@ -321,6 +323,15 @@ impl Journal {
     fn place(&self, run: u64) -> Option<u64> {
         let run = usize::try_from(run).ok()?;
         self.places.get(run).copied().filter(|place| *place != NONE)
+    }
+
+    /// The runs that have ended, in the order of the grid, as many at a time as a row group has.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Vec<u64>> {
+        let mut ended = (0..self.places.len() as u64).filter(|run| self.has(*run));
+        core::iter::from_fn(move || {
+            let group: Vec<u64> = ended.by_ref().take(ROW_GROUP).collect();
+            (!group.is_empty()).then_some(group)
+        })
     }
 
     /// Whether a run has ended.

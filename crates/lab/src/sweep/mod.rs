@@ -255,12 +255,12 @@ impl Sweep {
         }
     }
 
-    /// Writes all finished runs, in the order of the grid.
+    /// Writes all finished runs, in the order of the grid, on so many threads.
     ///
     /// # Errors
     ///
     /// The file, and what the operating system said. A file that was there stays as it was.
-    pub fn write(&self, form: Form) -> Result<PathBuf, SweepError> {
+    pub fn write(&self, form: Form, threads: NonZeroUsize) -> Result<PathBuf, SweepError> {
         let columns = Columns::of(&self.plan, &self.journal);
         // The journal's errors are not the file's.
         let mut unread = None;
@@ -276,18 +276,17 @@ impl Sweep {
                     value: &described,
                 },
             ];
-            let mut rows = form.begin("sweep", &columns.of_files(), &notes, writer)?;
-            for run in 0..self.plan.runs() {
-                match columns.row(&self.plan, &self.journal, run) {
-                    Ok(Some(row)) => rows.row(row)?,
-                    Ok(None) => {}
-                    Err(error) => {
-                        unread = Some(error);
-                        return Err(std::io::ErrorKind::InvalidData.into());
-                    }
-                }
+            let of_files = columns.of_files();
+            let mut file = form.begin("sweep", &of_files, &notes, writer)?;
+            for runs in self.journal.groups() {
+                let rows = columns.rows(&self.plan, &self.journal, &runs, threads);
+                let rows = rows.map_err(|error| {
+                    unread = Some(error);
+                    std::io::Error::from(std::io::ErrorKind::InvalidData)
+                })?;
+                file.append(form.encode(&of_files, &rows, threads)?)?;
             }
-            rows.end()
+            file.end()
         });
         unread
             .map_or(written, Err)
@@ -306,8 +305,12 @@ impl Sweep {
     /// # Errors
     ///
     /// [`SweepError::Metric`], or the journal cannot be read.
-    pub fn summary(&self, metrics: &[String]) -> Result<Summary, SweepError> {
-        effects::summary(&self.plan, &self.journal, metrics)
+    pub fn summary(
+        &self,
+        metrics: &[String],
+        threads: NonZeroUsize,
+    ) -> Result<Summary, SweepError> {
+        effects::summary(&self.plan, &self.journal, metrics, threads)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Columns and rows of the results.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use serde::Serialize;
-use stealtime_results::{Cell, CellKind};
+use stealtime_results::{Cell, CellKind, parallel};
 
 use super::SweepError;
 use super::journal::Journal;
@@ -11,6 +12,9 @@ use super::plan::Plan;
 use super::record::{Ended, MetricKind};
 use crate::metric::{Subject, Unit};
 use crate::run::RunError;
+
+/// Rows that a thread makes at a time.
+const PART: usize = 256;
 
 /// A column of the results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -134,20 +138,34 @@ impl Columns {
         columns.collect()
     }
 
-    /// The row of a run that has ended.
+    /// The rows of runs that have ended, made on so many threads.
     ///
     /// # Errors
     ///
     /// The journal can no more be read.
-    pub fn row(
+    pub(super) fn rows(
         &self,
         plan: &Plan,
         journal: &Journal,
-        run: u64,
-    ) -> Result<Option<Vec<Cell>>, SweepError> {
-        let Some(ended) = journal.ended(run)? else {
-            return Ok(None);
+        runs: &[u64],
+        threads: NonZeroUsize,
+    ) -> Result<Vec<Vec<Cell>>, SweepError> {
+        let parts: Vec<&[u64]> = runs.chunks(PART).collect();
+        let of_part = |part: &&[u64]| -> Result<Vec<Vec<Cell>>, SweepError> {
+            let rows = part.iter().map(|run| {
+                let ended = journal.ended(*run)?;
+                Ok(ended.map(|ended| self.row(plan, *run, ended)))
+            });
+            rows.filter_map(Result::transpose).collect()
         };
+        let mut rows = Vec::with_capacity(runs.len());
+        for part in parallel::map(&parts, threads, of_part) {
+            rows.extend(part?);
+        }
+        Ok(rows)
+    }
+
+    fn row(&self, plan: &Plan, run: u64, ended: Ended) -> Vec<Cell> {
         let place = plan.place(run);
         let mut row = Vec::with_capacity(self.all.len());
         for (dimension, value) in plan.dimensions.iter().zip(&place.values) {
@@ -187,6 +205,6 @@ impl Columns {
                 row.resize(self.all.len(), Cell::Null);
             }
         }
-        Ok(Some(row))
+        row
     }
 }

@@ -204,7 +204,7 @@ impl Fit {
             &host,
             question,
             self.seeds(),
-            jobs.get(),
+            jobs,
             host.span_ns(),
             &host.wakeups(),
         )?;

@@ -177,7 +177,7 @@ impl Sweep {
         }
         match self.shard {
             Some(shard) => shard::show(&sweep, shard, outputs.form.is_json()),
-            None => outputs.write(&sweep, earlier < runs),
+            None => outputs.write(&sweep, earlier < runs, jobs),
         }
     }
 
@@ -276,17 +276,22 @@ impl Sweep {
 }
 
 impl Outputs {
-    /// Writes and shows the results of all runs. `is_new`: some of them were run now.
-    fn write(&self, sweep: &sweep::Sweep, is_new: bool) -> Result<(), CliError> {
+    /// Writes and shows the results of all runs, on so many threads. `is_new`: some of them were run now.
+    fn write(
+        &self,
+        sweep: &sweep::Sweep,
+        is_new: bool,
+        threads: NonZeroUsize,
+    ) -> Result<(), CliError> {
         let mut results = Vec::new();
         for form in &self.results {
             let form = sweep::Form::from(*form);
             if is_new || !sweep.has_results(form) {
-                sweep.write(form).map_err(failed)?;
+                sweep.write(form, threads).map_err(failed)?;
             }
             results.push(sweep.path().join(format!("results.{}", form.extension())));
         }
-        let summary = sweep.summary(&self.metric).map_err(failed)?;
+        let summary = sweep.summary(&self.metric, threads).map_err(failed)?;
         if !self.report.is_stdout() {
             let shown = self.show(sweep, &summary, &results);
             output::go_on(shown, self.report.is_file())?;

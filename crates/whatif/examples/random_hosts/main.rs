@@ -110,7 +110,14 @@ fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<(Curve, u64), Failure
         moves: None,
     };
     let (span_ns, wakeups) = (replayed.span_ns(), replayed.wakeups());
-    let capacity = Capacity::answer(&replayed, &question, SEEDS, 1, span_ns, &wakeups)?;
+    let capacity = Capacity::answer(
+        &replayed,
+        &question,
+        SEEDS,
+        NonZeroUsize::MIN,
+        span_ns,
+        &wakeups,
+    )?;
     let curve = capacity.curves.into_iter().next().ok_or(Failure::NoVm)?;
     Ok((curve, newidle.pulled + newidle.skipped))
 }

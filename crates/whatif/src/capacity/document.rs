@@ -1,6 +1,9 @@
 //! All results of `fit`.
 
+use std::num::NonZeroUsize;
+
 use serde::Serialize;
+use stealtime_results::parallel;
 
 use crate::capacity::curve::{self, Curve, Subject};
 use crate::capacity::error::FitError;
@@ -9,7 +12,6 @@ use crate::capacity::limit::{Figure, Limit, Side};
 use crate::capacity::removal::{self, Removals, Suffering};
 use crate::capacity::{HostVm, Replays};
 use crate::count::VmCount;
-use crate::parallel;
 use crate::population::Population;
 
 /// What the search ends at without limits.
@@ -266,7 +268,7 @@ impl Capacity {
         replays: &R,
         question: &Question,
         seeds: u64,
-        jobs: usize,
+        jobs: NonZeroUsize,
         span_ns: u64,
         wakeups: &[usize],
     ) -> Result<Self, FitError> {

@@ -4,8 +4,10 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use serde::Serialize;
+use stealtime_results::parallel;
 
 use crate::capacity::Replays;
 use crate::capacity::cause::Taker;
@@ -16,7 +18,6 @@ use crate::capacity::figures::{Check, Measure, Outcome, Point};
 use crate::capacity::fleet::Fleet;
 use crate::capacity::limit::{Figure, Limit};
 use crate::count::VmCount;
-use crate::parallel;
 
 /// Sets of moves that are continued by one more move.
 pub(crate) const CONTINUED: usize = 4;
@@ -143,7 +144,7 @@ struct Search<'s, R: ?Sized> {
     fleet: &'s Fleet<'s, R>,
     measures: Vec<Measure<'s>>,
     seeds: u64,
-    jobs: usize,
+    jobs: NonZeroUsize,
     /// `None`: no VM remains.
     points: BTreeMap<Crowd, Option<Point>>,
     /// Sets of moves that were predicted.
@@ -355,7 +356,7 @@ pub fn rebalance<R: Replays + ?Sized>(
     fleet: &Fleet<'_, R>,
     limits: &[Limit],
     seeds: u64,
-    jobs: usize,
+    jobs: NonZeroUsize,
 ) -> Result<Rebalance, FitError> {
     fleet.check_limits(limits)?;
     let (limits, knee) = document::limits_or_knee(limits);

@@ -2,7 +2,7 @@
 
 use crate::capacity::fleet::{Fleet, HostNames, named};
 use crate::capacity::rebalance::{Rebalance, rebalance};
-use crate::capacity::tests::{Formula, vm};
+use crate::capacity::tests::{Formula, THREADS, vm};
 use crate::capacity::{HostVm, Limit};
 
 /// VMs by host, each with its CPU time in ms per second.
@@ -41,7 +41,7 @@ fn fleet_answer(hosts: Hosts<'_>, noise: f64, limits: &[&str]) -> Result<Rebalan
     };
     let limits: Vec<String> = limits.iter().map(|limit| (*limit).to_owned()).collect();
     let limits = Limit::parse_all(&limits).expect("limits");
-    rebalance(&fleet, &limits, 5, 2).map_err(|error| error.to_string())
+    rebalance(&fleet, &limits, 5, THREADS).map_err(|error| error.to_string())
 }
 
 fn answer(hosts: Hosts<'_>, limits: &[&str]) -> Rebalance {

@@ -1,6 +1,7 @@
 //! The search against exhaustive search, on hosts with figures of a formula.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use crate::capacity::cause::Taker;
@@ -8,6 +9,9 @@ use crate::capacity::error::FitError;
 use crate::capacity::{Capacity, HostVm, Limit, Outcome, Question, Replays};
 use crate::count::VmCount;
 use crate::population::{Population, VmFigures};
+
+/// Enough that results come out of order.
+pub(super) const THREADS: NonZeroUsize = NonZeroUsize::new(2).expect("not 0");
 
 /// A host on which ready time grows with demand beyond half of its CPUs.
 pub(super) struct Formula {
@@ -145,7 +149,7 @@ fn question(added: &[&str], limits: &[&str]) -> Question {
 }
 
 fn answer(host: &Formula, question: &Question) -> Capacity {
-    let answer = Capacity::answer(host, question, 5, 2, 10_000_000_000, &[500, 500, 500]);
+    let answer = Capacity::answer(host, question, 5, THREADS, 10_000_000_000, &[500, 500, 500]);
     answer.expect("an answer")
 }
 
@@ -377,7 +381,7 @@ fn removals_are_ranked_by_what_the_others_gain() {
             moves: Some(moves),
             ..Question::default()
         };
-        Capacity::answer(&host, &question, 5, 2, 10_000_000_000, &[500, 500, 0])
+        Capacity::answer(&host, &question, 5, THREADS, 10_000_000_000, &[500, 500, 0])
     };
     let document = removed(1).expect("an answer");
     let removals = document.removals.expect("removals");
@@ -417,7 +421,7 @@ fn names_are_checked_first() {
     );
     let refused = |added: &[&str], limits: &[&str]| {
         let question = question(added, limits);
-        let answer = Capacity::answer(&host, &question, 5, 2, 10_000_000_000, &[500, 500]);
+        let answer = Capacity::answer(&host, &question, 5, THREADS, 10_000_000_000, &[500, 500]);
         answer.expect_err("refused").to_string()
     };
     assert_eq!(
@@ -430,7 +434,7 @@ fn names_are_checked_first() {
     );
     assert!(host.replayed.lock().expect("no panic").is_empty());
     let host = Formula::new(vec![vm("db", 300.0, false), vm("db", 400.0, false)], 2, 0.0);
-    let error = Capacity::answer(&host, &Question::default(), 5, 2, 1, &[5, 5]);
+    let error = Capacity::answer(&host, &Question::default(), 5, THREADS, 1, &[5, 5]);
     assert_eq!(
         error.expect_err("refused").to_string(),
         "the recording has two VMs named \"db\": name their threads by --vm-of NAME=TID,TID…, each VM by a name of its own"

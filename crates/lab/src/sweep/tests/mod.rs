@@ -102,7 +102,7 @@ fn finish(sweep: &mut Sweep, count: usize) {
 
 /// The results' bytes in all forms.
 fn bytes(sweep: &Sweep) -> Vec<Vec<u8>> {
-    let files = Form::ALL.map(|form| sweep.write(form).expect("results"));
+    let files = Form::ALL.map(|form| sweep.write(form, threads(2)).expect("results"));
     files
         .map(|file| std::fs::read(file).expect("a file"))
         .into()

@@ -34,7 +34,7 @@ fn parquet_comes_back_as_it_was() {
     let plan = plan(&texts).expect("a plan");
     let mut sweep = Sweep::open(folder.path(), plan, None, false).expect("a sweep");
     finish(&mut sweep, 2);
-    let rows = read(&sweep.write(Form::Parquet).expect("results"));
+    let rows = read(&sweep.write(Form::Parquet, threads(2)).expect("results"));
     assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 3);
     let names: Vec<&str> = rows[0].iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
@@ -88,7 +88,7 @@ fn parquet_comes_back_as_it_was() {
         };
         assert_eq!(*of(row, "host.throughput_per_s"), field, "{run}");
     }
-    let summary = sweep.summary(&[]).expect("a summary");
+    let summary = sweep.summary(&[], threads(2)).expect("a summary");
     assert_eq!((summary.runs, summary.failed), (48, 16));
     assert_eq!(
         summary.first_failure.as_deref(),
@@ -101,8 +101,9 @@ fn csv_and_parquet_say_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sweep = open(folder.path());
     finish(&mut sweep, 2);
-    let rows = read(&sweep.write(Form::Parquet).expect("results"));
-    let csv = fs::read_to_string(sweep.write(Form::Csv).expect("results")).expect("a file");
+    let rows = read(&sweep.write(Form::Parquet, threads(2)).expect("results"));
+    let csv =
+        fs::read_to_string(sweep.write(Form::Csv, threads(3)).expect("results")).expect("a file");
     let mut lines = csv.lines();
     let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
     assert_eq!((rows.len(), lines.clone().count()), (90, 90));
@@ -135,7 +136,7 @@ fn effects_are_paired_by_point_and_seed() {
         Sweep::open(folder.path(), plan(&grid).expect("a plan"), None, false).expect("a sweep");
     finish(&mut sweep, 2);
     let names = ["host.throughput_per_s".to_owned()];
-    let summary = sweep.summary(&names).expect("a summary");
+    let summary = sweep.summary(&names, threads(2)).expect("a summary");
     let knobs: Vec<&str> = summary.effects.iter().map(|e| e.knob.as_str()).collect();
     assert_eq!(knobs, ["kvm.halt_poll_ns", "host.cpus", "variant"]);
     let difference = |effect: usize, level: usize| {
@@ -166,7 +167,7 @@ fn effects_are_paired_by_point_and_seed() {
         ("a", &["30us", "4"][..])
     );
     let error = sweep
-        .summary(&["host.throughput".to_owned()])
+        .summary(&["host.throughput".to_owned()], threads(2))
         .expect_err("no column");
     assert!(
         error

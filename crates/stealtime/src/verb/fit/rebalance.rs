@@ -58,7 +58,7 @@ pub(super) fn run(verb: &Fit, limits: &[Limit]) -> Result<(), CliError> {
         names,
         vms: fleet_vms.vms.clone(),
     };
-    let answer = rebalance(&fleet, limits, verb.seeds(), jobs.get())?;
+    let answer = rebalance(&fleet, limits, verb.seeds(), jobs)?;
     let wakeups: Vec<Vec<usize>> = replayed.iter().map(RecordedHost::wakeups).collect();
     let replays = replayed.iter().map(RecordedHost::finished).sum();
     let document = RebalanceDocument::new(

@@ -6,6 +6,7 @@ use clap::Args;
 use stealtime_lab::sweep::Sweep;
 
 use super::{Outputs, failed, note_cut};
+use crate::args::threads;
 use crate::error::CliError;
 
 /// Merge folders of one sweep that ran in shards, in any order and with any overlap.
@@ -40,6 +41,6 @@ impl Merge {
         let merged = Sweep::merge(folder, &self.folders, outputs.restart).map_err(failed)?;
         note_cut(&merged.sweep);
         merged.check().map_err(failed)?;
-        outputs.write(&merged.sweep, true)
+        outputs.write(&merged.sweep, true, threads(None))
     }
 }
