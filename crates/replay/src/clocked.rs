@@ -359,4 +359,21 @@ pub(crate) mod tests {
             "{shares:?}"
         );
     }
+
+    #[test]
+    fn only_runs_with_exits_count_for_the_cost_of_a_halt() {
+        let mut recorded = task(ARMED);
+        // The exit of each third halt is seen.
+        let exit = Step::Run {
+            ns: 3_000,
+            spent: Spent::Halt(12),
+        };
+        let mut steps = recorded.steps.to_vec();
+        for wait in recorded.waits.iter().rev().step_by(3) {
+            steps.insert(wait.step as usize, exit);
+        }
+        recorded.steps = Arc::from(steps);
+        let usual = Usual::of(&recorded).expect("waits enough");
+        assert_eq!(usual.slept_ns, 13_000);
+    }
 }

@@ -481,7 +481,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::clocked::tests::{ARMED, task};
+    use crate::clocked::tests::{ARMED, recording, task};
 
     #[test]
     fn more_preemptions_than_recorded_cost_an_interrupt_each() {
@@ -554,5 +554,60 @@ mod tests {
             let script = script(&recorded, affinity, 0);
             assert_eq!((script.cpus, script.first_cpu), (pin, first_cpu));
         }
+    }
+
+    #[test]
+    fn a_task_that_is_not_bound_may_run_on_all_cpus() {
+        let assumed = Assumed::default();
+        for (switches_in, cpus) in [(BOUND_FROM, vec![2]), (BOUND_FROM - 1, Vec::new())] {
+            let recorded = RecordedTask {
+                switches_in,
+                ran_on: vec![2],
+                first_cpu: 2,
+                ..task(ARMED)
+            };
+            let affinity = Affinity {
+                assumed: &assumed,
+                cpus: 4,
+                migrates: true,
+            };
+            assert_eq!(script(&recorded, affinity, 0).cpus, cpus, "{switches_in}");
+        }
+    }
+
+    #[test]
+    fn wakeups_preempt_by_the_feature() {
+        let mut sched = Knobs::default().sched;
+        assert!(wakeups_preempt(&sched));
+        sched.features = sched.features.without(Feature::WakeupPreemption);
+        assert!(!wakeups_preempt(&sched));
+    }
+
+    #[test]
+    fn tasks_that_seldom_move_are_placed_as_recorded() {
+        let mut recording = recording(vec![task(ARMED)]);
+        for (migrations, placed) in [
+            (0, Placement::Recorded),
+            (20, Placement::Recorded),
+            (21, Placement::Simulated),
+        ] {
+            (recording.migrations, recording.switches) = (migrations, 1_000);
+            assert_eq!(placement(&recording), placed, "{migrations}");
+        }
+    }
+
+    #[test]
+    fn a_host_ticks_in_the_phase_that_was_recorded() {
+        let mut recording = recording(vec![task(ARMED)]);
+        assert_eq!(tick_phase_ns(&recording), 0);
+        // The tick that was least late, on any CPU; one without a time does not count.
+        let late = |entries: &[(u64, u32)]| Late(Arc::from(entries));
+        recording.tick_late = vec![
+            late(&[(9_000_500, 700), (0, 0)]),
+            late(&[(13_000_300, 200), (17_000_900, 400)]),
+        ];
+        assert_eq!(tick_phase_ns(&recording), 1_000_300);
+        recording.hz = Some(1_000);
+        assert_eq!(tick_phase_ns(&recording), 300);
     }
 }

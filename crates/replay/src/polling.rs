@@ -57,7 +57,7 @@ impl Polling {
 
 #[cfg(test)]
 mod tests {
-    use super::Polling;
+    use super::{DEFAULT_NS, Polling, SLEPT_FROM};
 
     #[test]
     fn a_window_that_a_halt_has_cut_shows_the_limit() {
@@ -71,5 +71,19 @@ mod tests {
         assert_eq!(polling.halt_poll_ns(), Some(5_120_000));
         polling.change(7, 2_000_000, 4_000_000);
         assert_eq!(polling.halt_poll_ns(), Some(4_000_000));
+    }
+
+    #[test]
+    fn short_halts_that_slept_show_that_nothing_polls() {
+        let halts = |ns: u64, waited: bool, count: u64| {
+            let mut polling = Polling::default();
+            (0..count).for_each(|_| polling.halt(ns, waited));
+            polling.halt_poll_ns()
+        };
+        assert_eq!(halts(DEFAULT_NS - 1, true, SLEPT_FROM), Some(0));
+        assert_eq!(halts(DEFAULT_NS - 1, true, SLEPT_FROM - 1), None);
+        // The default would not have polled for them either, or the halt ended while it polled.
+        assert_eq!(halts(DEFAULT_NS, true, SLEPT_FROM), None);
+        assert_eq!(halts(DEFAULT_NS - 1, false, SLEPT_FROM), None);
     }
 }

@@ -629,4 +629,71 @@ mod tests {
             assert_eq!(step, Some(&Step::Halt(Until::Time(wait.ended_ns))));
         }
     }
+
+    #[test]
+    fn counts_as_recorded_leave_no_entry() {
+        let mut counts = Counts::default();
+        counts.set(3, 2);
+        counts.set_guest(7, 1);
+        assert!(counts.has_guests() && !counts.is_as_recorded());
+        assert_eq!((counts.of_vm(3), counts.of_guest(7)), (2, 1));
+        counts.set(3, 1);
+        counts.set_guest(7, 0);
+        assert!(!counts.has_guests() && counts.is_as_recorded());
+        assert_eq!(counts, Counts::default());
+        assert_eq!((counts.of_vm(3), counts.of_guest(7)), (1, 0));
+    }
+
+    #[test]
+    fn copies_begin_at_chance_but_not_near_each_other() {
+        const SPAN: u64 = 1_000_000;
+        let copy = VmCopy {
+            vm: 1,
+            original: 0,
+            number: 2,
+        };
+        let phases = |earlier: &[u64]| -> Vec<u64> {
+            let seeds = 1..100;
+            let mut phases: Vec<u64> = seeds
+                .map(|seed| phase_ns(SPAN, seed, copy, earlier))
+                .collect();
+            phases.sort_unstable();
+            phases
+        };
+        // A quarter of the span around the original is left out, and all the rest is as likely.
+        let single = phases(&[]);
+        assert!((SPAN / 4..SPAN * 3 / 10).contains(&single[0]), "{single:?}");
+        assert!(
+            (SPAN * 7 / 10..=SPAN * 3 / 4).contains(&single[98]),
+            "{single:?}"
+        );
+        // An eighth around each of two.
+        let among_two = phases(&[SPAN / 2]);
+        let is_apart = |phase: &u64| phase.abs_diff(SPAN / 2) >= SPAN / 8;
+        assert!(among_two.iter().all(is_apart), "{among_two:?}");
+        assert!(among_two[0] < SPAN / 5, "{among_two:?}");
+    }
+
+    #[test]
+    fn waits_for_tasks_that_are_gone_end_at_their_times() {
+        let steps = |steps: &[Step]| RecordedTask {
+            steps: Arc::from(steps),
+            ..task(ARMED)
+        };
+        let edge = |number| Until::Edge(stealtime_simulator::script::Edge(number));
+        let departed = steps(&[Step::Reach(stealtime_simulator::script::Edge(1))]);
+        let remaining = vec![
+            steps(&[
+                Step::Halt(edge(1)),
+                Step::Sleep(edge(1)),
+                Step::Halt(edge(0)),
+            ]),
+            steps(&[Step::Sleep(edge(0))]),
+        ];
+        let found = without(remaining, &[departed], &[500, 700]);
+        let found: Vec<&[Step]> = found.iter().map(|task| &task.steps[..]).collect();
+        let (halts, sleeps) = (Step::Halt(Until::Time(700)), Step::Sleep(Until::Time(700)));
+        assert_eq!(found[0], [halts, sleeps, Step::Halt(edge(0))]);
+        assert_eq!(found[1], [Step::Sleep(edge(0))]);
+    }
 }

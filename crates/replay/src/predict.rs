@@ -356,3 +356,20 @@ fn ppm(part: u64, whole: u64) -> u64 {
     let ppm = ppm.checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(ppm).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ppm, sorted};
+
+    #[test]
+    fn samples_are_in_ascending_order() {
+        assert_eq!(sorted(Some(&vec![3, 1, 2])), [1, 2, 3]);
+        assert!(sorted(None).is_empty());
+    }
+
+    #[test]
+    fn parts_are_in_ppm() {
+        assert_eq!((ppm(1, 4), ppm(0, 4), ppm(7, 0)), (250_000, 0, 0));
+        assert_eq!(ppm(u64::MAX, 1), u64::MAX);
+    }
+}

@@ -296,4 +296,12 @@ mod tests {
         let distances = distances.map(|ms| ms * 1_000_000);
         assert_eq!(period_of(distances.to_vec()), Some(100_000_000));
     }
+
+    #[test]
+    fn a_period_is_the_middle_of_distances_without_gaps() {
+        // Timers that rested for one period or more, or a half of one.
+        let distances = [100, 100, 102, 150, 200, 300];
+        assert_eq!(period_of(distances.to_vec()), Some(100));
+        assert_eq!(period_of(Vec::new()), None);
+    }
 }

@@ -119,6 +119,8 @@ impl Sink for Watch {
 
 #[cfg(test)]
 mod tests {
+    use stealtime_events::{Context, CpuId, Tid};
+
     use super::*;
 
     fn timers(times: impl Iterator<Item = u64>) -> SliceTimers {
@@ -143,6 +145,8 @@ mod tests {
     fn as_many_are_apart_as_are_set_otherwise() {
         let full = timers(core::iter::repeat_n(700_000, 400));
         assert_eq!(full.apart_permille(&full), Some(0));
+        let doubled = timers(core::iter::repeat_n(1_400_000, 400));
+        assert_eq!(full.apart_permille(&doubled), Some(1_000));
         let quarter = timers((0..400).map(|n| if n % 4 == 0 { 12_000 } else { 700_000 }));
         assert_eq!(full.apart_permille(&quarter), Some(250));
         // However many there are.
@@ -153,5 +157,27 @@ mod tests {
             assert_eq!(full.apart_permille(&few), apart, "{count}");
             assert_eq!(few.apart_permille(&full), apart, "{count}");
         }
+    }
+
+    #[test]
+    fn a_replay_has_the_slice_timers_that_it_sets() {
+        let mut names = NameList::default();
+        let ids = ["tick_nohz_handler", SLICE_TIMER].map(|name| names.add(name));
+        let mut watch = Watch::default();
+        watch.begin(&names, 1);
+        for (number, function) in (0..).zip([ids[0], ids[1], ids[1]]) {
+            watch.event(&Event {
+                time_ns: 5_000,
+                cpu: CpuId(0),
+                tid: Tid(0),
+                context: Context::default(),
+                kind: Kind::HrtimerStart {
+                    hrtimer: 1,
+                    expires_ns: 705_000 + number,
+                    function,
+                },
+            });
+        }
+        assert_eq!(watch.slices, timers([700_001, 700_002].into_iter()));
     }
 }

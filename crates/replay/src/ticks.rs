@@ -61,3 +61,69 @@ impl Task {
         Some(ticks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A guest with ticks of 4 ms. It exits so long after each, and begins to set its timer with `arms`.
+    fn ticked(exit_ns: u64, arms: bool) -> Task {
+        let mut task = Task::new(State::Running { since: 0 });
+        for n in 1..=100 {
+            task.computed_ns = n * 4 * MS;
+            task.ticks(n * 4 * MS);
+            let step = task.steps.len();
+            task.guest_ticks.exit(step, task.computed_ns + exit_ns);
+            if arms {
+                task.steps.push(Step::Arm);
+            }
+            task.steps.push(Step::Run {
+                ns: 2_000,
+                spent: Spent::Exit(1),
+            });
+        }
+        task
+    }
+
+    fn interrupts(task: &Task) -> usize {
+        let is_interrupt = |step: &&Step| {
+            matches!(
+                step,
+                Step::Run {
+                    spent: Spent::Interrupt(1),
+                    ..
+                }
+            )
+        };
+        task.steps.iter().filter(is_interrupt).count()
+    }
+
+    #[test]
+    fn exits_for_ticks_are_no_demand() {
+        for arms in [false, true] {
+            let mut task = ticked(TICK_NS, arms);
+            let ticks = task.settle_ticks(MS).expect("ticks");
+            assert_eq!((ticks.phase_ns, ticks.period_ns), (3_015_000, 4_000_000));
+            assert_eq!(interrupts(&task), 100, "{arms}");
+        }
+        // Later exits are the guest's own.
+        let mut task = ticked(TICK_NS + 1, true);
+        assert!(task.settle_ticks(MS).is_some());
+        assert_eq!(interrupts(&task), 0);
+    }
+
+    #[test]
+    fn exits_after_the_timer_is_set_are_no_ticks() {
+        let mut task = Task::new(State::Running { since: 0 });
+        task.ticks(4 * MS);
+        task.guest_ticks.armed();
+        task.guest_ticks.exit(0, 0);
+        assert!(task.guest_ticks.steps.is_empty());
+        // Nor are expiries while the task has no CPU.
+        task.state = State::Runnable;
+        task.ticks(8 * MS);
+        assert_eq!(task.guest_ticks.times, [4 * MS]);
+    }
+}

@@ -219,4 +219,30 @@ mod tests {
         assert_eq!(ticks_of(&chance, 0), None);
         assert_eq!(ticks_of(&[], 0), None);
     }
+
+    #[test]
+    fn a_timer_from_before_the_recording_has_its_phase() {
+        let grid = Grid {
+            phase: 0,
+            period: 1_000_000,
+        };
+        let [wait] = &timed([1_700_000].into_iter())[..] else {
+            panic!("one wait");
+        };
+        for (first, phase) in [(0, 700_000), (1_600_000, 100_000), (5_800_000, 900_000)] {
+            let Until::Grid { phase_ns, nth, .. } = of_grid(grid, wait, first) else {
+                panic!("a grid");
+            };
+            assert_eq!((phase_ns, nth), (phase, 1), "{first}");
+        }
+    }
+
+    #[test]
+    fn waits_are_as_late_as_their_ends() {
+        let mut waits = timed([1_000_000, 2_000_000, 3_000_000].into_iter());
+        waits[1].woken += 7_999;
+        waits[2].woken += 70_000_000;
+        let late = BTreeMap::from([(0, 0), (1, 7), (2, u16::MAX)]);
+        assert_eq!(late_by_step(&waits), late);
+    }
 }

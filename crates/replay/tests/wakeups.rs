@@ -2,8 +2,10 @@
 
 use common::kinds::{switch, wakeup, waking};
 use common::{Log, extracted, host, vcpu};
-use stealtime_events::{Context, CpuId, Event, Kind, NameId, Tid};
+use stealtime_analysis::{Analysis, Options};
+use stealtime_events::{Context, CpuId, Event, Kind, NameId, Names, Tid};
 use stealtime_hypervisor::fair::Feature;
+use stealtime_replay::{Extractor, Recording};
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
 
@@ -221,4 +223,63 @@ fn slices_without_timers_show_where_tasks_compete() {
     assert_eq!(hrtick(1, false), Some(false));
     assert_eq!(hrtick(2, true), None);
     assert_eq!(hrtick(2, false), None);
+}
+
+/// The recording of one VM, as the user names it.
+fn of_one_vm(events: &[Event], names: &dyn Names) -> Recording {
+    let options = Options {
+        groups: [1000, 1001].map(|tid| (tid, "vm0".to_owned())).into(),
+        ..Options::default()
+    };
+    let mut analysis = Analysis::new(options);
+    for event in events {
+        analysis.event(event, names);
+    }
+    let answers = analysis.finish(names);
+    let mut extractor = Extractor::new(&answers);
+    for event in events {
+        extractor.event(event, names);
+    }
+    extractor.finish()
+}
+
+#[test]
+fn a_vcpu_waits_for_what_its_vm_computes_until_a_sibling_wakes_it() {
+    let sink = recorded();
+    let recording = of_one_vm(&sink.events, &sink.names);
+    let [waiter, _] = &recording.tasks[..] else {
+        panic!("two vCPUs: {:?}", recording.tasks.len());
+    };
+    let halt = waiter
+        .steps
+        .iter()
+        .find(|step| matches!(step, Step::Halt(_)));
+    let Some(&Step::Halt(Until::Work { ns, busy, .. })) = halt else {
+        panic!("it waits for work: {halt:?}");
+    };
+    // From 2 ms to 3 ms, in which the other one never sleeps.
+    assert!(busy && (900_000..1_100_000).contains(&ns), "{busy}, {ns}");
+}
+
+/// A thread that raises one interrupt for a guest is of its VMM, if it does so itself.
+#[test]
+fn a_thread_that_raises_an_interrupt_works_for_the_only_vm() {
+    for (is_task, vm) in [(true, Some(0)), (false, None)] {
+        let sink = recorded();
+        let mut log = Log {
+            events: sink.events,
+            names: sink.names,
+        };
+        let irq = Kind::KvmSetIrq { gsi: 24, level: 1 };
+        log.add(5 * MS, 2, 0, switch(0, 900, 0));
+        match is_task {
+            true => log.add(5 * MS + 1_000, 2, 900, irq),
+            false => log.interrupt(5 * MS + 1_000, 2, 900, irq),
+        }
+        log.add(6 * MS, 2, 900, switch(900, 0, 1));
+        log.events.sort_by_key(|event| event.time_ns);
+        let recording = of_one_vm(&log.events, &log.names);
+        let thread = recording.tasks.iter().find(|task| task.tid == 900);
+        assert_eq!(thread.expect("a thread").vm, vm, "{is_task}");
+    }
 }

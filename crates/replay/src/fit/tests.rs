@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use stealtime_hypervisor::fair::Preempt;
+use stealtime_simulator::script::{Edge, Until};
 
-use super::hypothesis::{CgroupLayout, Dimension, Hypothesis};
+use super::hypothesis::{CgroupLayout, Dimension, Hypothesis, Source};
 use super::misfit::{Misfit, Scale, Term, Trial};
 use super::search::Trials;
-use crate::host::Placement;
+use crate::clocked::tests::{ARMED, recording, task};
+use crate::host::{Assumed, Placement};
 use crate::predict::{Times, VcpuTimes};
 
 /// A host; `number` makes it differ from others.
@@ -172,6 +174,66 @@ fn misfits() -> impl Strategy<Value = Misfit> {
             exits_ppm,
         },
     )
+}
+
+#[test]
+fn weights_are_tried_where_a_vm_has_the_only_cgroup_of_a_host_with_cfs() {
+    let single = by_times(0);
+    let without = Trial {
+        hypothesis: Hypothesis {
+            cgroups: CgroupLayout::default(),
+            ..host(0)
+        },
+        misfit: Misfit::default(),
+    };
+    let cfs = Scale::new(&Times::default(), true);
+    assert!(cfs.needs_weights(&single) && !cfs.needs_weights(&without));
+    assert!(!scale().needs_weights(&single));
+    // Or where times are far off.
+    assert!(scale().needs_weights(&by_times(100 * MS)));
+}
+
+#[test]
+fn weights_are_stated_where_there_are_none_or_the_host_has_them() {
+    let recording = recording(vec![task(ARMED)]);
+    let known = |groups, weights_known| Assumed {
+        groups,
+        weights_known,
+        ..Assumed::default()
+    };
+    for (known, source) in [
+        (known(None, false), Source::Fitted),
+        (known(Some(true), false), Source::Fitted),
+        (known(Some(false), false), Source::Stated),
+        (known(None, true), Source::Stated),
+    ] {
+        assert_eq!(
+            Dimension::Weights.source(&recording, &known),
+            source,
+            "{known:?}"
+        );
+    }
+}
+
+#[test]
+fn guests_that_do_not_wait_for_each_other_are_known() {
+    let alone = recording(vec![task(ARMED)]);
+    let coupled = recording(vec![task(Until::Work {
+        edge: Edge(0),
+        ns: 1_000,
+        busy: true,
+    })]);
+    let source = |recording| Dimension::Guests.source(recording, &Assumed::default());
+    assert_eq!(
+        (source(&alone), source(&coupled)),
+        (Source::Recorded, Source::Fitted)
+    );
+}
+
+#[test]
+fn sources_have_names() {
+    let sources = [Source::Stated, Source::Recorded, Source::Fitted];
+    assert_eq!(sources.map(Source::name), ["stated", "recorded", "fitted"]);
 }
 
 fn trials() -> impl Strategy<Value = Vec<Trial>> {

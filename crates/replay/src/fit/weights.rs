@@ -210,8 +210,18 @@ mod tests {
     fn vms_that_do_not_wait_have_no_weight() {
         let recorded = times(&[[500, 0], [300, 700], [900, 5]]);
         let replayed = times(&[[500, 0], [600, 400], [500, 500]]);
+        let waiting = odds_errors(&recorded, &replayed);
+        assert_eq!(waiting.into_iter().collect::<Vec<_>>(), [(1, 0.0)]);
         let mut fit = WeightFit::default();
         assert!(!fit.step(&recorded, &replayed));
         assert!(fit.weights(true).is_empty());
+    }
+
+    #[test]
+    fn errors_of_odds_are_around_their_mean() {
+        let errors = odds_errors(&shared(&[100, 300, 500]), &shared(&[100, 100, 100]));
+        assert_eq!(errors.len(), 3);
+        assert!(errors.values().sum::<f64>().abs() < 1e-9, "{errors:?}");
+        assert!(errors[&0] < -0.5 && errors[&2] > 0.5, "{errors:?}");
     }
 }
