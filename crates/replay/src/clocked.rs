@@ -376,4 +376,16 @@ pub(crate) mod tests {
         let usual = Usual::of(&recorded).expect("waits enough");
         assert_eq!(usual.slept_ns, 13_000);
     }
+
+    #[test]
+    fn a_task_that_only_waits_has_no_usual_piece() {
+        let recorded = task(ARMED);
+        let waits = recorded.steps.iter().copied();
+        let waits = waits.filter(|step| !matches!(step, Step::Run { .. }));
+        let idle = RecordedTask {
+            steps: waits.collect(),
+            ..recorded.clone()
+        };
+        assert!(Usual::of(&recorded).is_some() && Usual::of(&idle).is_none());
+    }
 }

@@ -560,4 +560,22 @@ mod tests {
         assert_eq!(moved(vec![moving]), (times.to_vec(), vec![2, 1, 0, 1]));
         assert_eq!(moved(vec![task(ARMED)]), (Vec::new(), Vec::new()));
     }
+
+    #[test]
+    fn a_copy_of_a_task_that_begins_later_begins_as_much_before() {
+        let later = RecordedTask {
+            begins: Some(Begins {
+                at_ns: 20 * MS,
+                is_seen: true,
+            }),
+            ends_ns: Some(30 * MS),
+            ..task(ARMED)
+        };
+        let copies = copied(vec![later], 12 * MS);
+        let begins_ns = copies[0].begins.map(|begins| begins.at_ns);
+        assert_eq!(
+            (begins_ns, copies[0].ends_ns),
+            (Some(8 * MS), Some(18 * MS))
+        );
+    }
 }

@@ -304,4 +304,32 @@ mod tests {
         assert_eq!(period_of(distances.to_vec()), Some(100));
         assert_eq!(period_of(Vec::new()), None);
     }
+
+    #[test]
+    fn a_vm_that_ran_longer_in_a_whole_period_has_no_limit() {
+        let period = |ns: u64, ran_ns: u64, for_sure: bool| Period {
+            ns,
+            ran_ns,
+            stopped: false,
+            taken: false,
+            for_sure,
+        };
+        let limited = |last: Period| {
+            let sure = period(100_000_000, 40_000_000, true);
+            let mut seen = vec![sure; 50];
+            seen.push(last);
+            let periods = Periods {
+                seen,
+                vcpus: 1,
+                ..Periods::default()
+            };
+            periods.limited(100_000_000)
+        };
+        // The timer rested: these are several periods.
+        assert_eq!(
+            limited(period(250_000_000, 90_000_000, false)),
+            Some(40_000_000)
+        );
+        assert_eq!(limited(period(140_000_000, 90_000_000, false)), None);
+    }
 }

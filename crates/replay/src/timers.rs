@@ -245,4 +245,25 @@ mod tests {
         let late = BTreeMap::from([(0, 0), (1, 7), (2, u16::MAX)]);
         assert_eq!(late_by_step(&waits), late);
     }
+
+    #[test]
+    fn of_phases_that_are_as_frequent_the_first_counts() {
+        let expiries = (0..20).map(|n| n * 1_000_000 + if n % 2 == 0 { 100_000 } else { 600_000 });
+        let (count, grid) = most_in_phase(expiries, 1_000_000);
+        assert_eq!((count, grid.phase), (10, 115_000));
+    }
+
+    #[test]
+    fn waits_off_the_grid_end_when_they_did() {
+        let mut steps = vec![Step::Halt(Until::Time(0)); 2];
+        let mut waits = timed([7_000_000, 9_100_000].into_iter());
+        waits[1].armed = Some(8_500_000);
+        settle_timed(&mut steps, &waits, &[], 2_000_000);
+        let armed = Until::Armed {
+            ns: 600_000,
+            exit_us: 0,
+        };
+        let ends = [Until::Time(5_000_000), armed];
+        assert_eq!(steps, ends.map(Step::Halt));
+    }
 }
