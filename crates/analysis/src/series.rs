@@ -58,15 +58,15 @@ impl Series {
         if end <= start {
             return;
         }
-        while (end - 1) >> self.shift >= BUCKETS as u64 {
-            self.widen();
+        if (end - 1) >> self.shift >= BUCKETS as u64 {
+            self.widen(Self::shift_for(end));
         }
         let mut begin = start;
         while begin < end {
             let bucket = begin >> self.shift;
             let top = (bucket << self.shift).saturating_add(1 << self.shift);
             let part_end = top.min(end);
-            // Below BUCKETS, by the loop above.
+            // Below BUCKETS, as the series is wide enough.
             let index = bucket as usize;
             if index >= self.sums.len() {
                 self.sums.resize(index + 1, 0);
@@ -81,10 +81,17 @@ impl Series {
         self.sums.iter().fold(0, |sum, ns| sum.saturating_add(*ns))
     }
 
-    fn widen(&mut self) {
-        let pairs = self.sums.chunks(2);
-        self.sums = pairs.map(|pair| pair.iter().sum()).collect();
-        self.shift += 1;
+    /// Buckets of this width, which is not below the series' own.
+    #[cold]
+    fn widen(&mut self, shift: u32) {
+        debug_assert!(self.shift <= shift, "a series does not narrow");
+        let doublings = shift.saturating_sub(self.shift);
+        for index in 0..self.sums.len() {
+            let sum = std::mem::take(&mut self.sums[index]);
+            self.sums[index >> doublings] += sum;
+        }
+        self.sums.truncate(self.sums.len().div_ceil(1 << doublings));
+        self.shift += doublings;
     }
 
     /// log2 of the width of its buckets, in ns.
@@ -104,9 +111,7 @@ impl Series {
     /// The sums at this width, which is not below its own, in `buckets` buckets.
     pub(crate) fn at_width(&self, shift: u32, buckets: usize) -> Vec<u64> {
         let mut wide = self.clone();
-        while wide.shift < shift {
-            wide.widen();
-        }
+        wide.widen(shift);
         wide.sums.resize(buckets, 0);
         wide.sums
     }
