@@ -223,7 +223,11 @@ pub(crate) enum SpinLimit {
 }
 
 /// One step of a vCPU in guest mode.
+///
+/// Its tag is a word, so that a copy has whole words. Behind a tag of one byte the words of a copy
+/// overlap, and the processor cannot forward these stores to the loads that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub(crate) enum Micro {
     /// Takes time, in user mode or at CPL 0.
     Run { ns: u64, kernel: bool },
@@ -395,7 +399,8 @@ impl GuestCpu {
         }
     }
 
-    /// Adds a step that comes next.
+    /// Adds a step that comes next. Inline, so that it is made in its place.
+    #[inline(always)]
     pub(crate) fn push_next(&mut self, micro: Micro) {
         if self.in_irq.is_some() {
             self.irq.push_front(micro);
