@@ -31,9 +31,9 @@ pub(super) struct Sorter {
 impl EventSink for Sorter {
     /// Adds an event. Its time is 0 if perf synthesized it at the start of the recording.
     #[inline]
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: Event) -> &mut Event {
         self.latest_ns = self.latest_ns.max(event.time_ns);
-        self.held.push(event);
+        EventSink::push(&mut self.held, event)
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
-use stealtime_events::{NameId, Tid};
+use stealtime_events::{Kind, NameId, Tid};
 
 use super::decoded::Decoded;
 use super::fields::{after_word, bare_hex, named, number_or_bool, symbol};
@@ -142,7 +142,10 @@ impl Row {
             return None;
         }
         let tid = self.comm.as_ref().map(|comm| found.number(comm.tid) as i32);
-        let kind = tracepoint::read(self.tracepoint.point, &mut found)?;
+        let mut kind = Kind::Other { name: NameId::NONE };
+        if !tracepoint::read(self.tracepoint.point, &mut found, &mut kind) {
+            return None;
+        }
         let tasks = [tid.map(|tid| (Tid(tid), comm)), None];
         Some(Decoded { kind, tasks })
     }

@@ -243,13 +243,14 @@ impl CpuStream {
 
     /// Reads the next pages; `false` at the end of the data.
     fn refill(&mut self, feed: &mut Feed, info: &mut SourceInfo) -> Result<bool, ReadError> {
-        self.pages.clear();
         match self.supply {
             Supply::Plain => {
                 let want = (self.plan.end - self.position).min(self.plan.run as u64) as usize;
+                // Of most runs the one before has the length: nothing is written twice.
                 self.pages.resize(want, 0);
-                let count = feed.source.fill(&mut self.pages, self.position)?;
-                self.pages.truncate(count);
+                let filled = feed.source.fill(&mut self.pages, self.position);
+                self.pages.truncate(*filled.as_ref().unwrap_or(&0));
+                let count = filled?;
                 self.position += count as u64;
                 if count < want {
                     self.ends_early(
@@ -265,6 +266,7 @@ impl CpuStream {
     }
 
     fn refill_chunk(&mut self, feed: &mut Feed, info: &mut SourceInfo) -> Result<bool, ReadError> {
+        self.pages.clear();
         loop {
             let Some((packed, size)) = self.chunk_head(feed, info)? else {
                 return Ok(false);

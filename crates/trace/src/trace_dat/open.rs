@@ -14,9 +14,10 @@ use crate::{Clock, ClockUnit, NameTable, SourceInfo};
 const MAX_PAGE: usize = 1 << 20;
 /// CPUs of all buffers together that are read. Bounds the memory for a damaged file.
 const MAX_STREAMS: usize = 4096;
-/// Bytes of the runs of pages of all CPUs together, and of the largest run.
+/// Bytes of the runs of pages of all CPUs together, and of the largest run. Those of 16 CPUs fit into a
+/// second-level cache of 1 MiB.
 const RUNS: usize = 48 << 20;
-const RUN: usize = 256 << 10;
+const RUN: usize = 64 << 10;
 /// The same for unpacked chunks, and the smallest limit of a chunk.
 const CHUNKS: usize = 128 << 20;
 const CHUNK: usize = 4 << 20;

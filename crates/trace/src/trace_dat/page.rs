@@ -131,7 +131,9 @@ impl PageLayout {
 impl Walk {
     /// The next record of the page, or `None` at the end of its events. After an error the rest of the
     /// page is lost: an event's length gives the start of the next one.
-    #[inline]
+    ///
+    /// Inline, so that the range is returned in registers.
+    #[inline(always)]
     pub(super) fn next(
         &mut self,
         page: &[u8],

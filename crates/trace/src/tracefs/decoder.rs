@@ -165,7 +165,7 @@ impl Decoder {
             debug_assert!(false, "a plan of another decoder");
             return;
         };
-        let mut event = Event {
+        let event = Event {
             time_ns: stamp.time_ns,
             tid: Tid(record.load(&plan.pid) as i32),
             cpu: stamp.cpu,
@@ -199,16 +199,17 @@ impl Decoder {
                 functions: &mut self.functions,
                 names,
             };
-            if let Some(kind) = tracepoint::read(point, &mut fields) {
-                if let Kind::SchedProcessExit { tid } = kind {
-                    self.tasks.ended(tid.0);
-                }
-                event.kind = kind;
+            // Made in its place: the stores of its fields would stall the wider loads of a copy.
+            let event = sink.push(event);
+            if tracepoint::read(point, &mut fields, &mut event.kind)
+                && let Kind::SchedProcessExit { tid } = event.kind
+            {
+                self.tasks.ended(tid.0);
             }
         } else {
             note_named(plan, names, info);
+            sink.push(event);
         }
-        sink.push(event);
     }
 
     /// Pushes a task's name that the container has outside of events (saved command lines, records of

@@ -4,21 +4,23 @@ use stealtime_events::Event;
 
 /// Accepts events in the order of the file.
 pub trait EventSink {
-    /// Adds an event behind the others.
-    fn push(&mut self, event: Event);
+    /// Adds an event behind the others, and gives it in its place.
+    fn push(&mut self, event: Event) -> &mut Event;
 }
 
 impl EventSink for EventQueue {
     #[inline]
-    fn push(&mut self, event: Event) {
-        self.events.push(event);
+    fn push(&mut self, event: Event) -> &mut Event {
+        EventSink::push(&mut self.events, event)
     }
 }
 
 impl EventSink for Vec<Event> {
     #[inline]
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: Event) -> &mut Event {
+        let place = self.len();
         self.push(event);
+        &mut self[place]
     }
 }
 

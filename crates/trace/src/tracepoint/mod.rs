@@ -278,10 +278,11 @@ macro_rules! points {
             }, )+ )?
         )* ];
 
-        /// The kind that the fields of a layout make; `None` for one that is read for its task alone.
+        /// Makes the kind of the fields of a layout, in its place. `false` for one that is read for its task
+        /// alone.
         #[inline]
-        pub(crate) fn read(point: Point, source: &mut impl Fields) -> Option<Kind> {
-            Some(match point {
+        pub(crate) fn read(point: Point, source: &mut impl Fields, kind: &mut Kind) -> bool {
+            *kind = match point {
                 $(
                     $( Point::$kind => read_layout!(source, [$kind], { $($record)* }), )?
                     $( $( Point::$point =>
@@ -289,8 +290,9 @@ macro_rules! points {
                 )*
                 Point::VectorEntry(class) => Kind::VectorEntry { class, vector: Value::read(source, 0) },
                 Point::VectorExit(class) => Kind::VectorExit { class, vector: Value::read(source, 0) },
-                Point::TaskRename => return None,
-            })
+                Point::TaskRename => return false,
+            };
+            true
         }
 
         /// The fields that are written for a kind; `None` for those that are no tracepoint. `function`
