@@ -223,11 +223,7 @@ pub(crate) enum SpinLimit {
 }
 
 /// One step of a vCPU in guest mode.
-///
-/// Its tag is a word, so that a copy has whole words. Behind a tag of one byte the words of a copy
-/// overlap, and the processor cannot forward these stores to the loads that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
 pub(crate) enum Micro {
     /// Takes time, in user mode or at CPL 0.
     Run { ns: u64, kernel: bool },
@@ -426,6 +422,14 @@ impl GuestCpu {
             queue.pop_front();
         }
         runs
+    }
+
+    /// The next step.
+    pub(crate) fn front(&self) -> Option<&Micro> {
+        match self.in_irq {
+            Some(_) => self.irq.front(),
+            None => self.base.front(),
+        }
     }
 
     /// Takes the next step.

@@ -73,28 +73,35 @@ impl Guests {
             self.run_for(host, cpu, vcpu, Micro::Run { ns, kernel }, ns);
             return Ok(Progress::Waits);
         }
-        let Some(micro) = self.cpus[vcpu].take() else {
-            if self.cpus[vcpu].in_irq.is_some() {
+        // A step is looked at in its place. Behind a tag of one byte the words of a copy overlap, and the
+        // processor cannot forward these stores to the loads that follow.
+        let progress = match self.cpus[vcpu].front() {
+            None if self.cpus[vcpu].in_irq.is_some() => {
                 irq::iret(self, host, vcpu)?;
-            } else if !self.next_step(host, vcpu)? {
-                return Ok(Progress::Waits);
+                return Ok(Progress::More);
             }
-            return Ok(Progress::More);
-        };
-        let waits = match micro {
-            Micro::Exit(Exit::Hlt) if idle::skips_halt(self, vcpu) => false,
-            Micro::Exit(exit) => return Ok(Progress::Exit(exit)),
-            Micro::Spin(awaited) => return Ok(Progress::Spin(awaited)),
-            Micro::Passes(thread) => stretch::run_passes(self, host, cpu, vcpu, thread),
-            micro_step => {
-                self.execute(host, vcpu, micro_step)?;
-                false
+            None => match self.next_step(host, vcpu)? {
+                true => return Ok(Progress::More),
+                false => return Ok(Progress::Waits),
+            },
+            Some(&Micro::Exit(exit)) => Progress::Exit(exit),
+            Some(&Micro::Spin(awaited)) => Progress::Spin(awaited),
+            Some(&Micro::Passes(thread)) => {
+                self.cpus[vcpu].take();
+                return Ok(match stretch::run_passes(self, host, cpu, vcpu, thread) {
+                    true => Progress::Waits,
+                    false => Progress::More,
+                });
+            }
+            Some(_) => {
+                self.execute(host, vcpu)?;
+                return Ok(Progress::More);
             }
         };
-        Ok(if waits {
-            Progress::Waits
-        } else {
-            Progress::More
+        self.cpus[vcpu].take();
+        Ok(match progress {
+            Progress::Exit(Exit::Hlt) if idle::skips_halt(self, vcpu) => Progress::More,
+            progress => progress,
         })
     }
 
@@ -360,8 +367,11 @@ impl Guests {
         self.cpus[vcpu].push_next(Micro::IrqsOff);
     }
 
-    /// Does a step that takes no time of its own.
-    fn execute(&mut self, host: &mut Host<'_>, vcpu: VcpuNr, micro: Micro) -> Sim {
+    /// Does the next step, which takes no time of its own.
+    fn execute(&mut self, host: &mut Host<'_>, vcpu: VcpuNr) -> Sim {
+        let Some(micro) = self.cpus[vcpu].take() else {
+            return host.broken("a step is done that is not there");
+        };
         match micro {
             Micro::IrqsOff => self.cpus[vcpu].irqs_off = true,
             Micro::IrqsOn => self.cpus[vcpu].irqs_off = false,

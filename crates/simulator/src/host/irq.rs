@@ -119,7 +119,8 @@ fn wait_icr_idle(host: &mut Host<'_>, sender: CpuNr, receiver: CpuNr) {
 fn flight_ns(host: &Host<'_>, sender: CpuNr, target: CpuNr) -> u64 {
     let topology = &host.cfg.host.topology;
     let mut flight = u64::from(host.costs.ipi_flight_ns);
-    if topology.socket_of(sender.0) != topology.socket_of(target.0) {
+    // On one socket without the divisions, as each interrupt comes here.
+    if topology.sockets > 1 && topology.socket_of(sender.0) != topology.socket_of(target.0) {
         flight += u64::from(host.costs.ipi_cross_socket_ns);
     }
     flight
