@@ -1,11 +1,11 @@
 //! Wakeups that come while their task still has its CPU.
 
 use common::kinds::{switch, wakeup, waking};
-use common::{Log, extracted, host, vcpu};
-use stealtime_analysis::{Analysis, Options};
+use common::{Log, extracted, extracted_with, host, vcpu};
+use stealtime_analysis::Options;
 use stealtime_events::{Context, CpuId, Event, Kind, NameId, Names, Tid};
 use stealtime_hypervisor::fair::Feature;
-use stealtime_replay::{Extractor, Recording};
+use stealtime_replay::Recording;
 use stealtime_simulator::script::{Edge, Late, Scripts, Spent, Step, Until};
 use stealtime_simulator::{Collected, run};
 
@@ -231,16 +231,7 @@ fn of_one_vm(events: &[Event], names: &dyn Names) -> Recording {
         groups: [1000, 1001].map(|tid| (tid, "vm0".to_owned())).into(),
         ..Options::default()
     };
-    let mut analysis = Analysis::new(options);
-    for event in events {
-        analysis.event(event, names);
-    }
-    let answers = analysis.finish(names);
-    let mut extractor = Extractor::new(&answers);
-    for event in events {
-        extractor.event(event, names);
-    }
-    extractor.finish()
+    extracted_with(options, events, names).0
 }
 
 #[test]

@@ -88,7 +88,16 @@ impl Log {
 
 /// What is found in a recording.
 pub fn extracted(events: &[Event], names: &dyn Names) -> (Recording, Answers) {
-    let mut analysis = Analysis::new(Options::default());
+    extracted_with(Options::default(), events, names)
+}
+
+/// The same with what a user knows of it.
+pub fn extracted_with(
+    options: Options,
+    events: &[Event],
+    names: &dyn Names,
+) -> (Recording, Answers) {
+    let mut analysis = Analysis::new(options);
     for event in events {
         analysis.event(event, names);
     }
