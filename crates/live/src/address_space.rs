@@ -1,14 +1,14 @@
 //! Threads that a limit of address space has room for.
 //!
-//! glibc reserves 64 MiB for the heap of a thread. Where others have taken all, the next small allocation
-//! aborts the process.
+//! glibc reserves 64 MiB for the heap of a thread, and twice as much for a moment, to align it. Where
+//! others have taken all, the next small allocation aborts the process.
 
 use rustix::process::Resource;
 
 /// The program, its libraries, its first heap and files.
 const PROGRAM: u64 = 256 << 20;
-/// A heap, and a stack of 2 MiB.
-const THREAD: u64 = 66 << 20;
+/// A heap while it is aligned, as all threads may start at once, and a stack of 2 MiB.
+const THREAD: u64 = 130 << 20;
 
 /// The limit of this process in bytes, if there is one.
 pub(crate) fn limit() -> Option<u64> {

@@ -556,7 +556,7 @@ mod tests {
             "{text}"
         );
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let enough = 256 + 66 * (2 + cpus.min(8) + collect::threads(cpus)) as u64;
+        let enough = 256 + 130 * (2 + cpus.min(8) + collect::threads(cpus)) as u64;
         assert!(check_limit(Some(enough << 20), 0).is_ok());
         assert!(check_limit(Some(enough << 20), 1).is_err());
     }

@@ -329,7 +329,8 @@ fn a_recording_that_changes_while_it_is_read_is_an_error() {
     assert!(rows(folder.path(), "time").contains_key("cfs.dat"));
 }
 
-/// A thread reserves 64 MiB of address space for its heap. The process aborted where none was left.
+/// A thread reserves 64 MiB of address space for its heap, and twice as much while it aligns it. The process
+/// aborted where none was left.
 #[test]
 fn a_limit_of_address_space_costs_threads_and_no_answers() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -339,7 +340,7 @@ fn a_limit_of_address_space_costs_threads_and_no_answers() {
     }
     let program = env!("CARGO_BIN_EXE_stealtime");
     let limited = r#"ulimit -v "$0" && exec "$1" analyze ./*.dat -o out --results csv --jobs 16"#;
-    for mib in [384, 512] {
+    for mib in [384, 512, 1024] {
         let mut shell = Command::new("sh");
         let kib = (mib << 10).to_string();
         shell.args(["-c", limited, &kib, program]);
