@@ -214,24 +214,22 @@ fn encode_group(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let kinds: Vec<(usize, CellKind)> = columns
-        .iter()
-        .map(|column| column.kind)
-        .enumerate()
-        .collect();
-    let encode = |(index, kind): &(usize, CellKind)| {
+    let columns: Vec<(usize, &Column)> = columns.iter().enumerate().collect();
+    let encode = |(index, column): &(usize, &Column)| {
         let mut sink = TrackedWrite::new(Vec::new());
         let pages = Box::new(SerializedPageWriter::new(&mut sink));
         let mut writer = get_column_writer(schema.column(*index), properties.clone(), pages);
         let cells = rows
             .iter()
             .map(|row| row.get(*index).unwrap_or(&Cell::Null));
-        write_column(&mut writer, *kind, cells)?;
+        write_column(&mut writer, column.kind, cells)?;
         let closed = writer.close()?;
         let bytes = Bytes::from(sink.into_inner()?);
         Ok(EncodedColumn { bytes, closed })
     };
-    parallel::map(&kinds, threads, encode).into_iter().collect()
+    parallel::map(&columns, threads, encode)
+        .into_iter()
+        .collect()
 }
 
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
