@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use stealtime_replay::predict;
+use stealtime_results::parallel;
 
 use crate::baseline::Baseline;
 use crate::error::Error;
@@ -80,45 +80,33 @@ pub(crate) fn all(base: &Baseline, plans: &[Prepared], run: &Run<'_>) -> Result<
 }
 
 /// As [`all`]: `replay` measures a plan with a seed.
-pub(crate) fn each<T: Send>(
-    plans: &[Prepared],
+pub(crate) fn each<P: Sync, T: Send>(
+    plans: &[P],
     run: &Run<'_>,
-    replay: impl Fn(&Prepared, u64) -> Result<T, Error> + Sync,
+    replay: impl Fn(&P, u64) -> Result<T, Error> + Sync,
 ) -> Result<Replays<T>, Error> {
     let seeds = usize::try_from(run.seeds).unwrap_or(usize::MAX).max(1);
     let total = plans.len().saturating_mul(seeds);
-    let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // Replays before one that fails still end, so that the reported error is always the first one.
+    let (first_failed, finished) = (AtomicUsize::new(total), AtomicUsize::new(0));
     let progress = (run.progress)(total);
-    let slots: Vec<Mutex<Option<Result<T, Error>>>> =
-        (0..total).map(|_| Mutex::new(None)).collect();
-    let work = || {
-        while !run.stop.load(Ordering::Relaxed) {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            // Beyond the last slot, all replays are taken.
-            let (Some(slot), Some(plan)) = (slots.get(index), plans.get(index / seeds)) else {
-                break;
-            };
-            let result = replay(plan, (index % seeds) as u64 + 1);
-            let failed = result.is_err();
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            if failed {
-                // Earlier replays still end, so that the reported error is always the first one.
-                next.store(total, Ordering::Relaxed);
-            }
-            progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
+    let numbers: Vec<usize> = (0..total).collect();
+    let results = parallel::map(&numbers, run.jobs, |&number| {
+        let is_needed = number <= first_failed.load(Ordering::Relaxed);
+        if run.stop.load(Ordering::Relaxed) || !is_needed {
+            return None;
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..run.jobs.get().min(total) {
-            scope.spawn(work);
+        let result = replay(plans.get(number / seeds)?, (number % seeds) as u64 + 1);
+        if result.is_err() {
+            first_failed.fetch_min(number, Ordering::Relaxed);
         }
-        work();
+        progress(finished.fetch_add(1, Ordering::Relaxed) + 1);
+        Some(result)
     });
     let mut measured: Vec<Vec<T>> = plans.iter().map(|_| Vec::new()).collect();
-    for (index, slot) in slots.into_iter().enumerate() {
-        let result = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let replays = measured.get_mut(index / seeds);
-        // A slot without a result was not reached before the stop.
+    for (number, result) in results.into_iter().enumerate() {
+        let replays = measured.get_mut(number / seeds);
+        // One without a result was not reached before the stop.
         if let (Some(result), Some(replays)) = (result, replays) {
             replays.push(result?);
         }
@@ -138,4 +126,73 @@ fn one(base: &Baseline, plan: &Prepared, seed: u64) -> Result<Measured, Error> {
         true => measured.with_population(Population::new(base, &host, &times)),
         false => measured,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use stealtime_simulator::Fault;
+
+    use super::*;
+
+    /// Replays of three plans with four seeds, on so many threads; a stop after so many.
+    fn replays(
+        jobs: usize,
+        most: usize,
+        fails: impl Fn(u64) -> bool + Sync,
+    ) -> Result<Replays<u64>, Error> {
+        let stop = AtomicBool::new(false);
+        let begun = AtomicUsize::new(0);
+        let run = Run {
+            seeds: 4,
+            jobs: NonZeroUsize::new(jobs).expect("not 0"),
+            stop: &stop,
+            progress: &|_| Box::new(|_| {}),
+        };
+        each(&[10, 20, 30], &run, |plan, seed| {
+            if begun.fetch_add(1, Ordering::Relaxed) + 1 == most {
+                stop.store(true, Ordering::Relaxed);
+            }
+            match plan + seed {
+                number if fails(number) => Err(Error::Replay(Fault::Workload {
+                    vm: "vm0".to_owned(),
+                    what: format!("replay {number}"),
+                })),
+                number => Ok(number),
+            }
+        })
+    }
+
+    #[test]
+    fn results_are_by_plan_and_seed_on_any_number_of_threads() {
+        for jobs in [1, 2, 7, 20] {
+            let all = replays(jobs, usize::MAX, |_| false).expect("no failure");
+            assert!(!all.is_stopped() && all.done() == 12);
+            assert_eq!(all.of_plan(1), Some(&[21, 22, 23, 24][..]));
+            let plans = all.into_plans();
+            assert_eq!(
+                plans.concat(),
+                [11, 12, 13, 14, 21, 22, 23, 24, 31, 32, 33, 34]
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_failure_is_reported_on_any_number_of_threads() {
+        for jobs in [1, 2, 7, 20] {
+            for _ in 0..50 {
+                let error = replays(jobs, usize::MAX, |number| number > 21).expect_err("it fails");
+                assert!(error.to_string().contains("replay 22"), "{jobs}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_leaves_out_what_has_not_begun() {
+        let stopped = replays(1, 5, |_| false).expect("no failure");
+        assert!(stopped.is_stopped() && stopped.done() == 5);
+        assert_eq!(
+            (stopped.of_plan(0).map(<[u64]>::len), stopped.of_plan(1)),
+            (Some(4), None)
+        );
+    }
 }
