@@ -20,6 +20,9 @@ pub(crate) enum CliError {
     /// A directory without a recording.
     #[error("{0:?} has no recording: files with .dat or .data in their names, compressed or not")]
     NoRecordings(std::path::PathBuf),
+    /// A pipe or a device as one of many recordings.
+    #[error("{0:?}: a pipe or a device is no file that --out can find again: give a file")]
+    Stream(std::path::PathBuf),
     /// `--vm` of a VM that is not there.
     #[error("--vm {asked}: no such VM; {there}")]
     NoVm {

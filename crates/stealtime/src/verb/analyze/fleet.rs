@@ -110,6 +110,13 @@ impl Many {
                 why: reason,
             });
         }
+        let is_stream = |path: &Path| {
+            path.metadata()
+                .is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+        };
+        if let Some(path) = paths.iter().find(|path| is_stream(path)) {
+            return Err(CliError::Stream(path.clone()));
+        }
         let count = paths.len();
         let mut known = std::collections::BTreeSet::new();
         paths.retain(|path| known.insert(path.clone()));
