@@ -157,10 +157,11 @@ def cargo(words, tree, environment):
 def blamed(error, files):
     """The mutants that this error of the compiler is about."""
     found = set()
-    for span in error["spans"]:
+    for span in filter(lambda span: span["is_primary"], error["spans"]):
+        # In a macro of another file: where this crate calls it.
+        while span["file_name"] not in files and span["expansion"]:
+            span = span["expansion"]["span"]
         text = files.get(span["file_name"], "").encode()
-        if not span["is_primary"]:
-            continue
         innermost = None
         for opened in re.finditer(rb"/\*<([\d,]+)\*/", text[: span["byte_end"]]):
             if text.find(b"/*" + opened[1] + b">*/", opened.end()) >= span["byte_start"]:
