@@ -309,6 +309,48 @@ mod tests {
     }
 
     #[test]
+    fn a_series_widens_when_its_buckets_are_full() {
+        let full = (BUCKETS as u64) << BUCKET_SHIFT;
+        let mut series = Series::default();
+        for (start, end, shift) in [(0, full, BUCKET_SHIFT), (full, full + 1, BUCKET_SHIFT + 1)] {
+            series.add(start, end);
+            series.close();
+            assert_eq!(series.shift(), shift);
+        }
+    }
+
+    #[test]
+    fn instants_are_thinned_out_when_there_is_no_place() {
+        let (distance, full) = (1 << INSTANT_SHIFT, (INSTANTS as u64) << INSTANT_SHIFT);
+        let mut samples = Samples::default();
+        // A later state takes the place of an earlier one.
+        samples.cover(0, full, Sampled::Asleep);
+        for (instant, start) in (0..full).step_by(distance as usize).enumerate() {
+            let state = [
+                Sampled::Running,
+                Sampled::Waiting,
+                Sampled::Running,
+                Sampled::Asleep,
+            ][instant % 4];
+            samples.cover(start, start + distance, state);
+            assert_eq!(samples.next(), start + 2 * distance);
+        }
+        let combined = |samples: &Samples| {
+            let Combined {
+                instants,
+                full_run,
+                full_contention,
+                blocked,
+                ..
+            } = Combined::of([samples].into_iter(), full);
+            [instants, full_run, full_contention, blocked]
+        };
+        assert_eq!(combined(&samples), [2048, 1024, 512, 512]);
+        samples.cover(full, full + distance, Sampled::Running);
+        assert_eq!(combined(&samples), [1024, 0, 512, 512]);
+    }
+
+    #[test]
     fn an_endless_clock_is_covered() {
         let mut samples = Samples::default();
         samples.cover(0, u64::MAX, Sampled::Asleep);
