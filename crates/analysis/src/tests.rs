@@ -3,10 +3,12 @@
 mod build;
 mod exits;
 mod findings;
+mod findings_edges;
 mod grouping;
 mod host;
 mod hostile;
 mod latencies;
 mod losses;
 mod split;
+mod tables;
 mod waiting;
