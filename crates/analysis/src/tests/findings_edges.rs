@@ -1,4 +1,4 @@
-//! Findings next to each other: their order, their subjects, and numbers that other tests leave out.
+//! Findings next to each other: their order, their subjects, and numbers left out elsewhere.
 
 use stealtime_events::{Kind, Tid, VcpuId};
 
