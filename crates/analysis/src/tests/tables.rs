@@ -437,13 +437,13 @@ fn events_are_counted_by_name_most_frequent_first() {
     answers.rename_event("no_such", "old_one");
     let expected = [kmalloc, row("exit_of_old", 2, Some("kvm_exit")), entry];
     assert_eq!(counts(&answers), expected);
-    let is = |name: &str| -> Vec<bool> {
+    let named = |name: &str| -> Vec<bool> {
         let events = answers.events.iter();
         events.map(|event| event.is(name)).collect()
     };
-    assert_eq!(is("kvm_exit"), [false, true, false]);
-    assert_eq!(is("kvm_entry"), [false, false, true]);
-    assert_eq!(is("exit_of_old"), [false; 3]);
+    assert_eq!(named("kvm_exit"), [false, true, false]);
+    assert_eq!(named("kvm_entry"), [false, false, true]);
+    assert_eq!(named("exit_of_old"), [false; 3]);
 }
 
 #[test]
