@@ -9,6 +9,7 @@ mod host;
 mod hostile;
 mod latencies;
 mod losses;
+mod polls;
 mod split;
 mod tables;
 mod waiting;
