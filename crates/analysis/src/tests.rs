@@ -12,4 +12,5 @@ mod losses;
 mod polls;
 mod split;
 mod tables;
+mod time;
 mod waiting;
