@@ -1,9 +1,11 @@
 //! The tables of perf.
 
+use std::iter::repeat_n;
+
 use stealtime_events::{Kind, VcpuId};
 
 use super::build::{EPT, HLT, INTERRUPT, MSR_WRITE, Trace, check};
-use crate::options::{Options, Selection};
+use crate::options::{Options, Selection, Skip};
 
 fn two_exits() -> Trace {
     let mut trace = Trace::new(&[]);
@@ -50,6 +52,41 @@ fn a_thread_counts_from_its_first_entry_on() {
         (vcpu.guest_ns, vcpu.exit_ns),
         (Some(50 + 70 + 50), Some(50 + 80 + 500))
     );
+}
+
+/// Exits of the vCPU on its CPU, of these lengths in ns.
+fn exits_of(trace: &mut Trace, vcpu: u16, lengths: impl Iterator<Item = u64>) {
+    let tid = 7 + i32::from(vcpu);
+    let mut time = 0;
+    trace.entry(time, vcpu, tid, vcpu.into());
+    for ns in lengths {
+        trace.exit(time + 1, vcpu, tid, vcpu.into(), EPT);
+        time += 1 + ns;
+        trace.entry(time, vcpu, tid, vcpu.into());
+    }
+}
+
+/// A counter of the distribution has 16 bits, and carries.
+#[test]
+fn percentiles_are_those_of_any_number_of_exits() {
+    let percentiles = |trace: &Trace| {
+        let answers = trace.answers();
+        let row = &answers.exit_totals[0];
+        assert_eq!(row.max_ns, 900);
+        let percentiles = [row.p50_ns, row.p90_ns, row.p99_ns, row.p999_ns];
+        (row.samples, percentiles)
+    };
+    let mut one = Trace::new(&[]);
+    let lengths = repeat_n(7, 1 << 16).chain([900; 1000]);
+    exits_of(&mut one, 0, lengths);
+    assert_eq!(percentiles(&one), (66_536, [7, 7, 900, 900]));
+    // Of two vCPUs, each with fewer.
+    let mut two = Trace::new(&[]);
+    for vcpu in [0, 1] {
+        exits_of(&mut two, vcpu, repeat_n(700, 40_000).chain([900]));
+    }
+    two.events.sort_by_key(|event| event.time_ns);
+    assert_eq!(percentiles(&two), (80_002, [700; 4]));
 }
 
 #[test]
@@ -103,7 +140,11 @@ fn registers_and_ports_are_timed_to_the_entry() {
         gpa: 0xfee0_0300,
         val: 0,
     };
-    trace.entry(100, 0, 7, 0);
+    // Before its first entry perf does not know the thread.
+    trace
+        .exit(50, 0, 7, 0, MSR_WRITE)
+        .add(60, 0, 7, msr(true))
+        .entry(100, 0, 7, 0);
     trace
         .exit(200, 0, 7, 0, MSR_WRITE)
         .add(210, 0, 7, msr(true))
@@ -142,6 +183,18 @@ fn registers_and_ports_are_timed_to_the_entry() {
         table(&answers.mmio),
         [row("0xfee00300:R", 9), row("0xfee00300:W", 20)]
     );
+    // Exits count without them.
+    let keys = true;
+    let skip = Skip {
+        keys,
+        ..Skip::default()
+    };
+    let answers = trace.answers_with(Options {
+        skip,
+        ..Options::default()
+    });
+    let rows = [&answers.msr, &answers.ioport, &answers.mmio].map(Vec::len);
+    assert_eq!((rows, answers.exit_totals.len()), ([0, 0, 0], 4));
 }
 
 #[test]
