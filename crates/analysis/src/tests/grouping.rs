@@ -2,7 +2,7 @@
 
 use stealtime_events::{Kind, Tid, VcpuId};
 
-use super::build::{EPT, HLT, SLEEPS, Trace};
+use super::build::{EPT, HLT, PREEMPTED, SLEEPS, Trace};
 use crate::answers::Answers;
 use crate::{HostThread, HostVm, HostVms, Options};
 
@@ -128,6 +128,32 @@ fn interaction_tells_interleaved_threads_apart() {
     );
 }
 
+/// A shell wakes vCPUs of all VMs, and so does the kernel.
+#[test]
+fn vcpus_that_a_thread_of_a_vmm_wakes_are_one_vm() {
+    for (name, expected) in [
+        (
+            "qemu-system-x86",
+            [("interaction", [7, 9]), ("order", [8, 10])],
+        ),
+        ("make", [("order", [7, 10]), ("order", [8, 9])]),
+        ("kworker/0:1", [("order", [7, 10]), ("order", [8, 9])]),
+    ] {
+        let mut trace = Trace::new(&[(50, name)]);
+        for (cpu, (tid, vcpu)) in (0..).zip([(7, 0), (8, 0), (9, 1), (10, 1)]) {
+            trace.entry(10, cpu, tid, vcpu);
+        }
+        for n in 0..3 {
+            trace
+                .waking(100 + n, 4, 50, 7, 0)
+                .waking(200 + n, 4, 50, 9, 2);
+        }
+        let found = groups(&trace.answers());
+        let expected = expected.map(|(grouped, tids)| (grouped.to_owned(), tids.to_vec()));
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
 #[test]
 fn order_is_the_last_resort_and_called_so() {
     let answers = vcpus(&[(7, 0), (8, 1), (9, 0), (10, 1), (11, 2)]).answers();
@@ -200,7 +226,53 @@ fn a_guess_is_flagged_on_every_row_and_shown_with_a_mark() {
 }
 
 #[test]
+fn a_mark_is_on_guessed_vms_that_had_the_cpu_and_on_nothing_else() {
+    let mut trace = Trace::new(&[(40, "vm0")]);
+    for (cpu, tid, vcpu) in [(0, 7, 0), (1, 8, 1), (2, 9, 0), (3, 20, 0)] {
+        trace
+            .entry(10, cpu, tid, vcpu)
+            .exit(100, cpu, tid, vcpu, EPT);
+    }
+    trace
+        .switch(110, 0, 7, 0, SLEEPS)
+        .switch(110, 3, 20, 0, SLEEPS);
+    // A VM with a guess, one without, and a task that has the name of a VM.
+    for (start, next, ns) in [(200, 7, 30), (300, 20, 40), (400, 40, 50)] {
+        trace
+            .switch(start, 2, 9, next, PREEMPTED)
+            .switch(start + ns, 2, next, 9, SLEEPS);
+    }
+    let answers = trace.answers_with(Options {
+        groups: [(20, "web".to_owned())].into_iter().collect(),
+        ..Options::default()
+    });
+    let shown = answers.with_guesses_shown();
+    let expected = [
+        ("vm1?", "host_task", "vm0", 50),
+        ("vm1?", "vcpu_other_vm", "web", 40),
+        ("vm1?", "vcpu_other_vm", "vm0?", 30),
+    ];
+    let ready = shown.ready.iter();
+    let ready: Vec<_> = ready
+        .map(|row| (&*row.vm, &*row.cause, &*row.who, row.ns))
+        .collect();
+    assert_eq!(ready, expected);
+    let stalls = shown.stalls.iter();
+    let stalls: Vec<_> = stalls
+        .map(|row| (&*row.vm, &*row.cause, &*row.who, row.ns))
+        .collect();
+    assert_eq!(stalls, expected);
+}
+
+#[test]
 fn a_thread_id_given_out_again_is_another_vcpu() {
+    for number in [0, 1] {
+        given_out_again(number);
+    }
+}
+
+/// The second vCPU of the thread id has this number.
+fn given_out_again(number: u32) {
     let mut trace = vcpus(&[(7, 0)]);
     trace
         .exit(20, 0, 7, 0, EPT)
@@ -217,8 +289,8 @@ fn a_thread_id_given_out_again_is_another_vcpu() {
     );
     trace
         .switch(110, 0, 50, 7, SLEEPS)
-        .entry(120, 0, 7, 0)
-        .exit(150, 0, 7, 0, EPT);
+        .entry(120, 0, 7, number)
+        .exit(150, 0, 7, number, EPT);
     let answers = trace.answers();
     let spans: Vec<_> = answers
         .vcpus
@@ -226,7 +298,7 @@ fn a_thread_id_given_out_again_is_another_vcpu() {
         .map(|vcpu| (vcpu.tid, vcpu.guest_ns))
         .collect();
     assert_eq!(spans, [(7, Some(10)), (7, Some(30))]);
-    assert_eq!(answers.vms.len(), 2, "equal numbers are never one VM");
+    assert_eq!(answers.vms.len(), 2, "equal ids are never one VM");
 }
 
 /// A host with a VM of each name: thread 10 n is its vCPU 0, 10 n + 1 its emulator, and 10 n + 9 its process.
@@ -276,6 +348,72 @@ fn a_thread_id_that_was_used_again_has_no_name() {
 }
 
 #[test]
+fn the_snapshot_knows_vcpus_by_their_process() {
+    let mut host = host(&["web"]);
+    // A VM that is off has no process, and a damaged list can name a VM that there is not.
+    host.vms.push(HostVm {
+        name: "off".to_owned(),
+        pid: 0,
+    });
+    let (is_vcpu, vcpu) = (true, None);
+    host.threads.insert(
+        15,
+        HostThread {
+            vm: 2,
+            is_vcpu,
+            vcpu,
+        },
+    );
+    let mut trace = vcpus(&[]);
+    for (tid, process) in [(12, 19), (13, 77), (14, 0), (15, 0)] {
+        let name = trace.name("CPU");
+        let (tid, process) = (Tid(tid), Tid(process));
+        trace.add(0, 0, 0, Kind::Task { tid, process, name });
+    }
+    for (cpu, tid) in (0..).zip(12..=15) {
+        trace.entry(10 + u64::from(cpu), cpu, tid, 0);
+    }
+    let answers = trace.answers_with(Options {
+        host,
+        ..Options::default()
+    });
+    assert_eq!(names(&answers), ["web", "pid77", "vm0", "vm1"]);
+    let grouping: Vec<_> = answers.vms.iter().map(|vm| &*vm.grouped_by).collect();
+    assert_eq!(grouping, ["snapshot", "process", "order", "order"]);
+}
+
+#[test]
+fn threads_of_the_snapshot_that_are_no_vcpus_work_for_their_vms() {
+    let mut host = host(&["web", "db"]);
+    // A vCPU that never enters its guest is no helper of it.
+    let (is_vcpu, vcpu) = (true, Some(1));
+    host.threads.insert(
+        12,
+        HostThread {
+            vm: 0,
+            is_vcpu,
+            vcpu,
+        },
+    );
+    let mut trace = vcpus(&[(10, 0), (20, 0)]);
+    trace
+        .exit(100, 0, 10, 0, EPT)
+        .switch(200, 0, 10, 21, PREEMPTED)
+        .switch(230, 0, 21, 11, SLEEPS)
+        .switch(300, 0, 11, 12, SLEEPS)
+        .switch(400, 0, 12, 10, SLEEPS);
+    let answers = trace.answers_with(Options {
+        host,
+        ..Options::default()
+    });
+    let rows = answers.vmm_threads.iter();
+    let rows: Vec<_> = rows
+        .map(|row| (&*row.vm, row.threads, row.tid, row.cpu_ns))
+        .collect();
+    assert_eq!(rows, [("web", 1, 11, 70), ("db", 1, 21, 30)]);
+}
+
+#[test]
 fn the_user_goes_before_the_snapshot_and_adds_to_its_vms() {
     let options = |groups: &[(i32, &str)], processes: &[(i32, &str)]| {
         let owned = |list: &[(i32, &str)]| {
@@ -319,16 +457,21 @@ fn a_process_with_a_name_of_its_own_gives_it_and_equal_names_are_told_apart() {
         (8, "vm0"),
         (9, "CPU 1/KVM"),
         (10, "kworker/0:1"),
+        (11, ""),
     ];
     for (pid, name) in leaders {
         task(&mut trace, pid, pid, name);
         task(&mut trace, pid + 10, pid, "CPU 0/KVM");
     }
-    for (cpu, tid) in (0..).zip([15, 16, 17, 18, 19, 20, 40]) {
+    // A vCPU may have any name.
+    task(&mut trace, 30, 30, "alpha");
+    for (cpu, tid) in (0..).zip([15, 16, 17, 18, 19, 20, 21, 30, 40]) {
         trace.entry(10 + u64::from(cpu), cpu, tid, 0);
     }
     let answers = trace.answers();
-    let of_leaders = ["web", "web (6)", "pid7", "vm0", "pid9", "pid10"];
-    assert_eq!(names(&answers)[..6], of_leaders);
-    assert_eq!(names(&answers)[6..], ["vm1"]);
+    let of_leaders = [
+        "web", "web (6)", "pid7", "vm0", "pid9", "pid10", "pid11", "pid30",
+    ];
+    assert_eq!(names(&answers)[..8], of_leaders);
+    assert_eq!(names(&answers)[8..], ["vm1"]);
 }
