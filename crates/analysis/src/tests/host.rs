@@ -119,6 +119,64 @@ fn the_longest_waits_come_first() {
     assert_eq!(stalls, [(7, 600, 300, Some(32)), (7, 100, 200, Some(32))]);
 }
 
+#[test]
+fn waits_above_the_limit_are_counted_apart() {
+    let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (32, "make")]);
+    trace.entry(0, 0, 7, 0).exit(50, 0, 7, 0, EPT);
+    for (start, ns) in [(1000, 199), (2000, 200), (3000, 201), (4000, 300)] {
+        trace
+            .switch(start, 0, 7, 32, PREEMPTED)
+            .switch(start + ns, 0, 32, 7, RUNNABLE);
+    }
+    let longest = Longest {
+        kept: 10,
+        longer_than_ns: Some(200),
+    };
+    let answers = trace.answers_with(Options {
+        longest,
+        ..Options::default()
+    });
+    let row = &answers.waits[0];
+    assert_eq!((row.count, row.ns), (4, 900));
+    assert_eq!((row.longer, row.longer_ns), (Some(2), Some(201 + 300)));
+    let stalls: Vec<_> = answers.stalls.iter().map(|stall| stall.ns).collect();
+    assert_eq!(stalls, [300, 201]);
+}
+
+/// Which waits are kept does not depend on when they come.
+#[test]
+fn the_longest_waits_are_kept_in_any_order() {
+    let longest = Longest {
+        kept: 2,
+        longer_than_ns: None,
+    };
+    let lengths = [
+        [100, 200, 150, 120],
+        [200, 100, 150, 50],
+        [50, 100, 150, 200],
+        [100, 100, 100, 50],
+    ];
+    for lengths in lengths {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (32, "make")]);
+        trace.entry(0, 0, 7, 0).exit(50, 0, 7, 0, EPT);
+        for (n, ns) in (1..).zip(lengths) {
+            trace
+                .switch(1000 * n, 0, 7, 32, PREEMPTED)
+                .switch(1000 * n + ns, 0, 32, 7, RUNNABLE);
+        }
+        let answers = trace.answers_with(Options {
+            longest,
+            ..Options::default()
+        });
+        // Of equal ones the first.
+        let mut expected: Vec<(u64, u64)> = (1..).map(|n| 1000 * n).zip(lengths).collect();
+        expected.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        let stalls = answers.stalls.iter();
+        let stalls: Vec<_> = stalls.map(|stall| (stall.start_ns, stall.ns)).collect();
+        assert_eq!(stalls, expected[..2], "{lengths:?}");
+    }
+}
+
 /// Events that the reader leaves out count as events of the recording.
 #[test]
 fn counted_events_add_up() {
