@@ -4,7 +4,7 @@ use stealtime_events::{ExitReason, HostVector, Kind, VcpuId};
 
 use super::build::{EPT, HLT, INTERRUPT, MSR_WRITE, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace};
 use crate::answers::Answers;
-use crate::options::Options;
+use crate::options::{Options, Skip};
 
 fn row(answers: &Answers, kind: &str, detail: &str) -> (u64, u64) {
     let found = answers
@@ -92,6 +92,78 @@ fn each_ipi_is_followed_from_its_own_acceptance() {
         ("ipi_eoi", 200),
     ] {
         assert_eq!(row(&answers, kind, ""), (2, max_ns), "{kind}");
+    }
+}
+
+/// Without them the time to run after a wakeup is still told.
+#[test]
+fn latencies_of_interrupts_can_be_left_out() {
+    let latencies = true;
+    let answers = ipi().answers_with(Options {
+        skip: Skip {
+            latencies,
+            ..Skip::default()
+        },
+        ..Options::default()
+    });
+    assert_eq!(row(&answers, "wakeup", "ipi"), (1, 82));
+    assert_eq!(answers.latencies.len(), 1);
+}
+
+/// Where the hardware delivers interrupts, the handler's end is all that shows.
+#[test]
+fn an_ipi_without_injections_is_followed_to_its_eoi() {
+    let mut trace = ipi();
+    let is_injection = |kind| matches!(kind, Kind::KvmInjVirq { .. });
+    trace.events.retain(|event| !is_injection(event.kind));
+    let answers = trace.answers();
+    assert_eq!(row(&answers, "ipi_accept", ""), (1, 5));
+    assert_eq!(row(&answers, "ipi_eoi", ""), (1, 200));
+    assert_eq!(row(&answers, "injection", ""), (0, 0));
+    assert_eq!(row(&answers, "ipi_inject", ""), (0, 0));
+    // Another one ahead of it: it was delivered meanwhile, and only the end of the latest shows.
+    let mut again: Vec<_> = trace.events.clone();
+    again.retain(|event| matches!(event.time_ns, 200..=230) && event.tid.0 == 7);
+    let earlier = again.into_iter().map(|mut event| {
+        event.time_ns -= 60;
+        event
+    });
+    trace.events.extend(earlier);
+    trace.events.sort_by_key(|event| event.time_ns);
+    let answers = trace.answers();
+    assert_eq!(row(&answers, "ipi_accept", ""), (2, 5));
+    assert_eq!(row(&answers, "ipi_eoi", ""), (1, 200));
+}
+
+#[test]
+fn an_ipi_waits_while_the_one_before_it_is_handled() {
+    let mut trace = ipi();
+    let eoi = trace.events.pop().unwrap();
+    let icr_low = 0xfd;
+    let ipi = Kind::KvmApicIpi {
+        icr_low,
+        dest_id: 1,
+    };
+    trace
+        .exit(402, 0, 7, 0, MSR_WRITE)
+        .add(403, 0, 7, ipi)
+        .add(405, 0, 7, ACCEPT(1, 0xfd))
+        .add(410, 1, 8, eoi.kind)
+        // One more is delivered with it.
+        .add(500, 0, 7, ipi)
+        .add(504, 0, 7, ACCEPT(1, 0xfd))
+        .add(620, 1, 8, INJECT(0xfd))
+        .entry(630, 1, 8, 1)
+        .exit(700, 1, 8, 1, MSR_WRITE)
+        .add(710, 1, 8, eoi.kind);
+    let answers = trace.answers();
+    for (kind, count, max_ns) in [
+        ("ipi_accept", 3, 5),
+        ("injection", 2, 620 - 405),
+        ("ipi_inject", 2, 620 - 403),
+        ("ipi_eoi", 2, 710 - 403),
+    ] {
+        assert_eq!(row(&answers, kind, ""), (count, max_ns), "{kind}");
     }
 }
 
@@ -187,6 +259,42 @@ fn a_timer_is_told_by_what_fires_it() {
     assert_eq!(row(&answers, "timer", "preemption_timer"), (1, 7));
     assert_eq!(row(&answers, "timer", "posted"), (1, 52));
     assert_eq!(row(&answers, "timer_expire", ""), (2, 40));
+}
+
+/// What an earlier expiry led to is over once the timer is armed again.
+#[test]
+fn a_timer_that_is_armed_again_did_not_cause_a_later_interrupt() {
+    for (is_armed, expected) in [(false, (1, 25)), (true, (0, 0))] {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM")]);
+        let function = trace.name("apic_timer_fn");
+        let start = Kind::HrtimerStart {
+            hrtimer: 1,
+            expires_ns: 50,
+            function,
+        };
+        let expire = Kind::HrtimerExpireEntry {
+            hrtimer: 1,
+            now_ns: 50,
+            function,
+        };
+        trace
+            .entry(10, 0, 7, 0)
+            .exit(20, 0, 7, 0, MSR_WRITE)
+            .add(25, 0, 7, start)
+            .entry(30, 0, 7, 0)
+            .exit(100, 0, 7, 0, INTERRUPT)
+            .irq(110, 0, 7, expire)
+            .irq(112, 0, 7, Kind::HrtimerExpireExit { hrtimer: 1 });
+        if is_armed {
+            trace.add(120, 0, 7, start);
+        }
+        trace
+            .add(130, 0, 7, ACCEPT(0, 236))
+            .add(135, 0, 7, INJECT(236));
+        let answers = trace.answers();
+        assert_eq!(row(&answers, "timer", "hrtimer"), expected);
+        assert_eq!(row(&answers, "injection", ""), (1, 5));
+    }
 }
 
 #[test]
