@@ -2,7 +2,10 @@
 
 use stealtime_events::Kind;
 
-use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid, waited};
+use super::build::{
+    EPT, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace, check, of_tid, waited,
+};
+use crate::options::{Options, Selection};
 
 #[test]
 fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
@@ -38,6 +41,28 @@ fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
     );
     // perf knows nothing of the loss: exit to the next entry.
     assert_eq!(answers.exit_totals[0].samples, 2);
+}
+
+#[test]
+fn losses_before_the_first_event_are_of_its_moment() {
+    let mut trace = Trace::new(&[]);
+    trace
+        .add(5, 0, 0, Kind::Lost { count: 9 })
+        .add(5, 1, 0, Kind::Lost { count: 0 })
+        .entry(10, 0, 7, 0)
+        .exit(20, 0, 7, 0, EPT);
+    for (from_ns, expected) in [(None, (9, 1)), (Some(0), (9, 1)), (Some(5), (0, 0))] {
+        let selection = Selection {
+            from_ns,
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        let source = &answers.source;
+        assert_eq!((source.lost, source.lost_gaps), expected, "{from_ns:?}");
+    }
 }
 
 /// A vCPU, thread 7, that ran on CPU 0 until 1020, when another task got it.
@@ -80,6 +105,29 @@ fn a_sleeper_that_wakes_unseen_was_not_asleep_all_the_time() {
 }
 
 #[test]
+fn a_halt_in_a_gap_says_nothing_of_the_sleep_before_it() {
+    let mut trace = leaves_its_cpu(SLEEPS);
+    // A move shows that it sleeps until then. Later it wakes, and halts, in what is lost.
+    trace
+        .migrate(1100, 0, 8, 7, 0)
+        .add(1150, 1, 0, Kind::Lost { count: 3 });
+    let halted = Kind::KvmVcpuWakeup {
+        ns: 50,
+        waited: true,
+        valid: true,
+    };
+    trace
+        .switch(1200, 0, 8, 7, RUNNABLE)
+        .add(1210, 0, 7, halted)
+        .entry(1220, 0, 7, 0);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!((vcpu.halt_ns, vcpu.blocked_ns), (80, 80));
+    assert_eq!(vcpu.unknown_ns, 100);
+}
+
+#[test]
 fn time_that_goes_back_is_counted_and_stands_still() {
     let mut trace = Trace::new(&[]);
     trace
@@ -112,6 +160,50 @@ fn a_missing_switch_makes_the_old_thread_unknown() {
     check(&answers);
     assert_eq!(of_tid(&answers, 7).unknown_ns, 1400 - 1010);
     assert_eq!(of_tid(&answers, 8).guest_ns, Some(20));
+}
+
+/// On another CPU without a switch, a thread was elsewhere. After a loss it may have been.
+#[test]
+fn what_was_under_way_where_a_switch_can_be_missing_is_over() {
+    // What it does then is not known, nor whether it runs in its guest at the end.
+    for (cpu, is_lost, rows, unknown_ns) in [
+        (0, false, 1, 0),
+        (1, false, 0, 50 + 20),
+        (0, true, 0, 50 + 20),
+    ] {
+        let mut trace = Trace::new(&[(7, "CPU 0/KVM"), (8, "other")]);
+        trace
+            .switch(1000, 0, 0, 7, RUNNABLE)
+            .entry(1010, 0, 7, 0)
+            .exit(1100, 0, 7, 0, PREEMPTION_TIMER)
+            .entry(1110, 0, 7, 0)
+            .exit(1150, 0, 7, 0, PAUSE);
+        let accept = Kind::KvmApicAcceptIrq {
+            apicid: 0,
+            dm: 0,
+            tm: 0,
+            vec: 236,
+        };
+        let inject = Kind::KvmInjVirq {
+            vector: 236,
+            soft: false,
+            reinjected: false,
+        };
+        if is_lost {
+            trace.add(1180, 0, 0, Kind::Lost { count: 3 });
+        }
+        trace
+            .add(1200, cpu, 7, accept)
+            .add(1210, cpu, 7, inject)
+            .switch(1220, cpu, 7, 8, PREEMPTED);
+        let answers = trace.answers();
+        check(&answers);
+        assert_eq!(of_tid(&answers, 7).unknown_ns, unknown_ns);
+        let row = &answers.yields[0];
+        assert_eq!((row.pause_exits, row.switched_elsewhere), (1, rows));
+        let found = answers.latencies.iter().filter(|row| row.kind == "timer");
+        assert_eq!(found.count() as u64, rows);
+    }
 }
 
 #[test]
