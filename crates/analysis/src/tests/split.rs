@@ -317,10 +317,12 @@ fn spinning_counts_from_the_second_pause_on() {
         .entry(1110, 0, VCPU, 0);
     trace.exit(1140, 0, VCPU, 0, PAUSE).entry(1145, 0, VCPU, 0);
     trace.exit(1200, 0, VCPU, 0, EPT).entry(1210, 0, VCPU, 0);
+    // After another exit it begins anew.
+    trace.exit(1250, 0, VCPU, 0, PAUSE).entry(1257, 0, VCPU, 0);
     let answers = trace.answers();
     check(&answers);
-    assert_eq!(of_tid(&answers, VCPU).spin_ns, Some(10 + 30 + 5));
-    assert_eq!(answers.yields[0].pause_exits, 2);
+    assert_eq!(of_tid(&answers, VCPU).spin_ns, Some(10 + 30 + 5 + 7));
+    assert_eq!(answers.yields[0].pause_exits, 3);
 }
 
 #[test]

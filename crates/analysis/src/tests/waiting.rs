@@ -108,6 +108,49 @@ fn a_waiter_takes_its_queue_along() {
     assert_eq!(waited(&answers, vcpu, "vcpu_same_vm"), 20);
 }
 
+#[test]
+fn each_cpu_has_the_waiting_in_its_own_queue() {
+    let mut trace = trace();
+    trace.exit(100, 1, 8, 1, EPT);
+    trace
+        .switch(200, 0, 7, 32, PREEMPTED)
+        .switch(250, 0, 32, 7, PREEMPTED)
+        .switch(350, 0, 7, 32, PREEMPTED)
+        .migrate(380, 0, 32, 7, 1)
+        .switch(400, 1, 8, 7, SLEEPS);
+    let answers = trace.answers();
+    check(&answers);
+    let waiting: Vec<_> = answers.host.cpus.iter().map(|cpu| cpu.waiting_ns).collect();
+    assert_eq!(waiting, [Some(50 + 30), Some(20), Some(0)]);
+    let vm = &of_tid(&answers, 7).vm;
+    let mut rows = answers.over_time.vms.iter();
+    let row = rows.find(|row| row.vm == *vm).unwrap();
+    assert_eq!(row.steal_ns, [50 + 30 + 20]);
+}
+
+#[test]
+fn a_wait_outside_of_the_selection_has_no_row() {
+    let mut trace = trace();
+    trace
+        .switch(200, 0, 7, 32, PREEMPTED)
+        .switch(250, 0, 32, 7, PREEMPTED)
+        .exit(400, 0, 7, 0, EPT);
+    for (from_ns, rows) in [(None, 1), (Some(200), 1), (Some(240), 0)] {
+        let selection = Selection {
+            from_ns,
+            ..Selection::default()
+        };
+        let answers = trace.answers_with(Options {
+            selection,
+            ..Options::default()
+        });
+        check(&answers);
+        let waits: u64 = answers.waits.iter().map(|row| row.count).sum();
+        let found = (answers.ready.len(), answers.stalls.len(), waits);
+        assert_eq!(found, (rows, rows, rows as u64), "{from_ns:?}");
+    }
+}
+
 /// A vCPU that leaves its CPU in this state, is woken if that is a sleep, and runs again after `waits`;
 /// a bandwidth timer expires just before, if there is one.
 fn beside_an_idle_cpu(state: u32, waits: u64, timer: Option<&'static str>) -> crate::Answers {
@@ -165,6 +208,28 @@ fn an_idle_cpu_until_the_bandwidth_timer_is_throttling() {
     assert_eq!(of(&woken, "idle").0, 20 * MS - 10);
 }
 
+/// A timer that expires before the wait, and none in it.
+#[test]
+fn a_bandwidth_timer_of_the_past_is_no_throttling() {
+    const NS: u64 = 20_000_000;
+    let mut trace = trace();
+    let function = trace.name("sched_cfs_period_timer");
+    let expires = Kind::HrtimerExpireEntry {
+        hrtimer: 1,
+        now_ns: 0,
+        function,
+    };
+    trace
+        .irq(150, 1, 8, expires)
+        .switch(200, 0, 7, 0, RUNNABLE)
+        .switch(200 + NS, 0, 0, 7, RUNNABLE);
+    let answers = trace.answers();
+    check(&answers);
+    let vcpu = of_tid(&answers, 7);
+    assert_eq!(waited(&answers, vcpu, "throttled"), 0);
+    assert_eq!(waited(&answers, vcpu, "idle"), NS);
+}
+
 #[test]
 fn yields_are_told_by_where_they_went() {
     let mut trace = trace();
@@ -198,6 +263,33 @@ fn yields_are_told_by_where_they_went() {
     );
 }
 
+/// Of more tasks than that, it is not known any more whether they are vCPUs of the VM.
+#[test]
+fn yields_to_256_tasks_are_told_apart() {
+    let (others, vcpu) = (|count: i32| 1000..1000 + count, || std::iter::once(8));
+    for (targets, expected) in [
+        (others(255).chain(vcpu()).collect(), (1, 255)),
+        (others(256).chain(vcpu()).collect(), (0, 256 + 1)),
+        (vcpu().chain(others(256)).chain(vcpu()).collect(), (2, 256)),
+    ] {
+        let targets: Vec<i32> = targets;
+        let mut trace = trace();
+        trace.exit(100, 1, 8, 1, EPT).switch(110, 1, 8, 0, SLEEPS);
+        for (n, next) in (1..).zip(targets) {
+            trace
+                .entry(1000 * n, 0, 7, 0)
+                .exit(1000 * n + 10, 0, 7, 0, super::build::PAUSE)
+                .switch(1000 * n + 20, 0, 7, next, RUNNABLE)
+                .switch(1000 * n + 40, 0, next, 7, SLEEPS);
+        }
+        let answers = trace.answers();
+        let vm = &of_tid(&answers, 7).vm;
+        let row = answers.yields.iter().find(|row| row.vm == *vm).unwrap();
+        let found = (row.switched_to_same_vm, row.switched_elsewhere);
+        assert_eq!(found, expected);
+    }
+}
+
 /// Changes of the PLE window count by their direction, within the selected time.
 #[test]
 fn ple_windows_grow_and_shrink() {
@@ -208,6 +300,8 @@ fn ple_windows_grow_and_shrink() {
         (16_384, 4096),
         (4096, 4096),
         (4096, 65_536),
+        (65_536, 32_768),
+        (32_768, 4096),
     ];
     for (at, (old, new)) in (0..).zip(changes) {
         let vcpu = VcpuId(0);
@@ -231,7 +325,7 @@ fn ple_windows_grow_and_shrink() {
         let row = answers.yields.iter().find(|row| row.vm == *vm).unwrap();
         (row.ple_grow, row.ple_shrink, row.ple_window_max)
     };
-    assert_eq!(changed(None), (3, 1, 65_536));
+    assert_eq!(changed(None), (3, 3, 65_536));
     assert_eq!(changed(Some(225)), (2, 1, 16_384));
 }
 
