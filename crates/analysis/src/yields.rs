@@ -56,7 +56,9 @@ impl Spinning {
     /// spinning is unknown, so the sum is a lower bound.
     /// Returns the spinning that this one shows, in ns.
     pub(crate) const fn pause_exit(&mut self, counts: bool) -> u64 {
-        let spun = if self.after_pause { self.guest_ns } else { 0 };
+        // Taken: of several exits without an entry between them, the first has it.
+        let guest_ns = std::mem::replace(&mut self.guest_ns, 0);
+        let spun = if self.after_pause { guest_ns } else { 0 };
         self.after_pause = true;
         self.pause_open = counts;
         spun

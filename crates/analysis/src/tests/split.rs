@@ -326,6 +326,20 @@ fn spinning_counts_from_the_second_pause_on() {
 }
 
 #[test]
+fn pauses_without_an_entry_between_them_are_no_spinning() {
+    let mut trace = Trace::new(&[]);
+    trace.entry(1000, 0, VCPU, 0);
+    for _ in 0..3 {
+        trace.exit(1180, 0, VCPU, 0, PAUSE);
+    }
+    trace.entry(1190, 0, VCPU, 0).exit(1200, 0, VCPU, 0, PAUSE);
+    let answers = trace.answers();
+    check(&answers);
+    // The time before the first PAUSE is not known to be spinning, and counts for no later one.
+    assert_eq!(of_tid(&answers, VCPU).spin_ns, Some(10 + 10));
+}
+
+#[test]
 fn a_thread_that_is_named_like_a_vcpu_only_is_none() {
     let mut trace = named();
     trace
