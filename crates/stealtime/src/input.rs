@@ -283,6 +283,12 @@ fn describe(
     source.notes.extend(cut.map(ReadError::to_string));
 }
 
+/// Whether it is a pipe or a device, which can be read once.
+pub(crate) fn is_stream(path: &Path) -> bool {
+    let meta = path.metadata();
+    meta.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+}
+
 /// A recording that can be read twice: standard input is kept in a temporary file.
 #[derive(Debug)]
 pub(crate) enum Twice {
@@ -294,10 +300,6 @@ impl Twice {
     /// Makes the recording readable twice.
     pub(crate) fn new(path: &Path) -> Result<Self, CliError> {
         // Files are read twice, and readers say what is wrong with a directory.
-        let is_stream = |path: &Path| {
-            let meta = path.metadata();
-            meta.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
-        };
         let is_stdin = path.as_os_str() == "-";
         if !is_stdin && !is_stream(path) {
             return Ok(Self::File(path.to_owned()));

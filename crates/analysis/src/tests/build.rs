@@ -3,7 +3,7 @@
 use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, NameId, Names, Tid, VcpuId};
 
 use crate::answers::{Answers, VcpuTime};
-use crate::{Analysis, Options};
+use crate::{Analysis, Options, Selection};
 
 /// Names by number: `NameId(n)` is the n-th of the list, from 1 on.
 #[derive(Debug, Clone)]
@@ -182,8 +182,35 @@ impl Trace {
         )
     }
 
+    /// Tasks of this process, by thread id and name.
+    pub(super) fn process(&mut self, pid: i32, tasks: &[(i32, &'static str)]) -> &mut Self {
+        for &(tid, name) in tasks {
+            let name = self.name(name);
+            let (tid, process) = (Tid(tid), Tid(pid));
+            self.add(0, 0, 0, Kind::Task { tid, process, name });
+        }
+        self
+    }
+
     pub(super) fn answers(&self) -> Answers {
         self.answers_with(Options::default())
+    }
+
+    /// Those of this part of it.
+    pub(super) fn selected(&self, selection: Selection) -> Answers {
+        self.answers_with(Options {
+            selection,
+            ..Options::default()
+        })
+    }
+
+    /// Those of the time between these, in ns since its begin.
+    pub(super) fn within(&self, from_ns: Option<u64>, to_ns: Option<u64>) -> Answers {
+        self.selected(Selection {
+            from_ns,
+            to_ns,
+            ..Selection::default()
+        })
     }
 
     pub(super) fn answers_with(&self, options: Options) -> Answers {
@@ -192,6 +219,15 @@ impl Trace {
             analysis.event(event, &self.names);
         }
         analysis.finish(&self.names)
+    }
+}
+
+/// A halt of so many ns is over. It `waited` asleep, or polling ended it.
+pub(super) const fn halted(ns: u64, waited: bool) -> Kind {
+    Kind::KvmVcpuWakeup {
+        ns,
+        waited,
+        valid: true,
     }
 }
 

@@ -219,10 +219,7 @@ fn registers_are_those_of_the_selected_vms_and_vcpus() {
             vcpus: vcpus.to_vec(),
             ..Selection::default()
         };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.selected(selection);
         let rows = answers.msr.iter().map(|row| row.reason.clone());
         rows.collect::<Vec<_>>()
     };
@@ -236,15 +233,7 @@ fn registers_are_those_of_the_selected_vms_and_vcpus() {
 fn an_exit_belongs_to_the_window_in_which_it_ends() {
     let trace = two_exits();
     let select = |from_ns, to_ns| {
-        let selection = Selection {
-            from_ns,
-            to_ns,
-            ..Selection::default()
-        };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.within(from_ns, to_ns);
         check(&answers);
         answers
             .exit_totals
@@ -273,10 +262,7 @@ fn a_vcpu_can_be_selected() {
         vcpus: vec![1],
         ..Selection::default()
     };
-    let answers = trace.answers_with(Options {
-        selection,
-        ..Options::default()
-    });
+    let answers = trace.selected(selection);
     check(&answers);
     assert_eq!(answers.exit_totals.len(), 1);
     assert_eq!(answers.exit_totals[0].reason, "HLT");
@@ -285,20 +271,14 @@ fn a_vcpu_can_be_selected() {
         cpus: vec![0],
         ..Selection::default()
     };
-    let answers = trace.answers_with(Options {
-        selection,
-        ..Options::default()
-    });
+    let answers = trace.selected(selection);
     check(&answers);
     assert_eq!(answers.exit_totals[0].reason, "EPT_VIOLATION");
     let selection = Selection {
         vms: vec!["none".to_owned()],
         ..Selection::default()
     };
-    let answers = trace.answers_with(Options {
-        selection,
-        ..Options::default()
-    });
+    let answers = trace.selected(selection);
     assert!(answers.vms.is_empty() && answers.exit_totals.is_empty() && answers.vcpus.is_empty());
 }
 
@@ -346,15 +326,7 @@ fn interrupts_of_exits_without_an_entry_between_count_in_each_window() {
     let handler = Kind::VectorEntry { class, vector: 236 };
     trace.irq(2010, 0, 7, handler).entry(2100, 0, 7, 0);
     let counted = |from_ns, to_ns| {
-        let selection = Selection {
-            from_ns,
-            to_ns,
-            ..Selection::default()
-        };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.within(from_ns, to_ns);
         let rows = answers.interrupts.iter();
         rows.map(|row| (row.name.clone(), row.count))
             .collect::<Vec<_>>()

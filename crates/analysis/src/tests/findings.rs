@@ -6,6 +6,7 @@ use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 
 use super::build::{
     EPT, HLT, INTERRUPT, MSR_WRITE, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace,
+    halted,
 };
 use crate::answers::{Finding, SchedulerCount};
 use crate::{Options, Selection};
@@ -14,7 +15,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 /// The finding of this name.
-fn found(trace: &Trace, id: &str) -> Option<Finding> {
+pub(super) fn found(trace: &Trace, id: &str) -> Option<Finding> {
     let answers = trace.answers();
     let all: Vec<_> = answers
         .findings
@@ -31,18 +32,14 @@ fn evidence(trace: &Trace, id: &str) -> Option<String> {
 }
 
 /// One vCPU, and tasks that are none.
-fn one() -> Trace {
+pub(super) fn one() -> Trace {
     Trace::new(&[(7, "CPU 0/KVM"), (32, "make")])
 }
 
 /// Two vCPUs of one process.
-fn pair() -> Trace {
+pub(super) fn pair() -> Trace {
     let mut trace = Trace::new(&[]);
-    for (tid, name) in [(7, "CPU 0/KVM"), (8, "CPU 1/KVM")] {
-        let name = trace.name(name);
-        let (tid, process) = (Tid(tid), Tid(5));
-        trace.add(0, 0, 0, Kind::Task { tid, process, name });
-    }
+    trace.process(5, &[(7, "CPU 0/KVM"), (8, "CPU 1/KVM")]);
     trace
 }
 
@@ -162,11 +159,7 @@ fn halts(ended_by_polling: u64, slept: u64) -> Trace {
             trace.switch(at + 900 * US, 0, 0, 7, RUNNABLE);
         }
         let ns = if waited { 410 * US } else { 30 * US };
-        let end = Kind::KvmVcpuWakeup {
-            ns,
-            waited,
-            valid: true,
-        };
+        let end = halted(ns, waited);
         trace.add(at + 500 * US + ns, 0, 7, end);
     }
     trace
@@ -683,36 +676,34 @@ fn a_time_without_events_that_cannot_be_is_told() {
             to_ns: Some(to_ns),
             ..Selection::default()
         };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.selected(selection);
         let mut findings = answers.findings.iter();
         findings.any(|finding| finding.id == "time_jumps")
     };
     assert!(!until(99 * second + 1) && until(3999 * second));
 }
 
+/// The finding on yields that `scx_stealtime` counted: each row is the outcome, its reason and how many.
+pub(super) fn yields_refused(counts: &[(&str, &str, u64)]) -> Option<Finding> {
+    let rows = counts.iter().map(|&(what, kind, count)| SchedulerCount {
+        what: what.to_owned(),
+        kind: kind.to_owned(),
+        count,
+        ..SchedulerCount::default()
+    });
+    let answers = one().answers_with(Options {
+        scheduler: rows.collect(),
+        ..Options::default()
+    });
+    assert_eq!(answers.scheduler.len(), counts.len());
+    let mut findings = answers.findings.into_iter();
+    findings.find(|finding| finding.id == "yields_refused")
+}
+
 #[test]
 fn refused_yields_are_found_where_something_can_be_done() {
     let refused = |reason: &str, count: u64| {
-        let row = |what: &str, kind: &str, count| SchedulerCount {
-            what: what.to_owned(),
-            kind: kind.to_owned(),
-            count,
-            ..SchedulerCount::default()
-        };
-        let scheduler = vec![
-            row("served", "receiver", 400),
-            row("refused", reason, count),
-        ];
-        let answers = one().answers_with(Options {
-            scheduler,
-            ..Options::default()
-        });
-        assert_eq!(answers.scheduler.len(), 2);
-        let mut findings = answers.findings.into_iter();
-        findings.find(|finding| finding.id == "yields_refused")
+        yields_refused(&[("served", "receiver", 400), ("refused", reason, count)])
     };
     let finding = refused("guard", 600).expect("a finding");
     assert_eq!(

@@ -1,19 +1,13 @@
 //! Findings next to each other: their order, their subjects, and numbers left out elsewhere.
 
-use stealtime_events::{Kind, Tid, VcpuId};
+use stealtime_events::{Kind, VcpuId};
 
 use super::build::{EPT, INTERRUPT, PAUSE, PREEMPTED, RUNNABLE, SLEEPS, Trace};
-use crate::Options;
-use crate::answers::{Finding, SchedulerCount};
+use super::findings::{found, one, pair, yields_refused};
 
 const MS: u64 = 1_000_000;
 /// Read of an MSR.
 const MSR_READ: u32 = 31;
-
-fn found(trace: &Trace, id: &str) -> Option<Finding> {
-    let mut findings = trace.answers().findings.into_iter();
-    findings.find(|finding| finding.id == id)
-}
 
 /// Findings of these ids, in their order.
 fn order(trace: &Trace, wanted: &[&str]) -> Vec<String> {
@@ -21,23 +15,10 @@ fn order(trace: &Trace, wanted: &[&str]) -> Vec<String> {
     ids.filter(|id| wanted.contains(&id.as_str())).collect()
 }
 
-fn one() -> Trace {
-    Trace::new(&[(7, "CPU 0/KVM"), (32, "make")])
-}
-
 /// vCPUs 0 and 1 of process 5 on CPUs of their own.
-fn pair() -> Trace {
-    let mut trace = Trace::new(&[]);
-    for (cpu, tid, name) in [(0, 7, "CPU 0/KVM"), (1, 8, "CPU 1/KVM")] {
-        let name = trace.name(name);
-        let process = Tid(5);
-        let task = Kind::Task {
-            tid: Tid(tid),
-            process,
-            name,
-        };
-        trace.add(0, 0, 0, task).entry(0, cpu, tid, u32::from(cpu));
-    }
+fn running() -> Trace {
+    let mut trace = pair();
+    trace.entry(0, 0, 7, 0).entry(0, 1, 8, 1);
     trace
 }
 
@@ -95,7 +76,7 @@ fn limits_of_the_recording_come_before_clocks() {
 
 #[test]
 fn clocks_that_differ_come_in_the_order_of_their_names() {
-    let mut trace = pair();
+    let mut trace = running();
     trace
         .add(10, 0, 7, tsc_offset(0, 1_000))
         .add(11, 1, 8, tsc_offset(1, 2_000))
@@ -284,24 +265,12 @@ fn steal_lists_its_largest_causes() {
 #[test]
 fn half_of_the_yields_refused_is_most_of_them() {
     let refused = |pinned: u64, runs: u64| {
-        let row = |what: &str, kind: &str, count| SchedulerCount {
-            what: what.to_owned(),
-            kind: kind.to_owned(),
-            count,
-            ..SchedulerCount::default()
-        };
-        let scheduler = vec![
-            row("served", "receiver", 500),
-            row("refused", "pinned", pinned),
-            row("refused", "guard", 100),
-            row("refused", "receiver_runs", runs),
-        ];
-        let options = Options {
-            scheduler,
-            ..Options::default()
-        };
-        let mut findings = one().answers_with(options).findings.into_iter();
-        let finding = findings.find(|finding| finding.id == "yields_refused");
+        let finding = yields_refused(&[
+            ("served", "receiver", 500),
+            ("refused", "pinned", pinned),
+            ("refused", "guard", 100),
+            ("refused", "receiver_runs", runs),
+        ]);
         finding.map(|finding| finding.evidence)
     };
     let evidence = "500 of 1000 yields refused, 80.0 % of them by pinned";

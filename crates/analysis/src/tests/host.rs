@@ -1,6 +1,6 @@
 //! What the host's CPUs run, and clocks of which each read exits.
 
-use stealtime_events::{CpuId, Kind, Tid};
+use stealtime_events::{CpuId, Kind};
 
 use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace};
 use crate::{Analysis, Counted, Longest, Options, Selection};
@@ -30,15 +30,6 @@ fn a_cpu_runs_vcpus_others_or_its_idle_task() {
     assert_eq!(over_time.cpus[0].busy_ns, [350]);
 }
 
-/// Tasks of this process, by thread id and name.
-fn process(trace: &mut Trace, pid: i32, tasks: &[(i32, &'static str)]) {
-    for &(tid, name) in tasks {
-        let name = trace.name(name);
-        let (tid, process) = (Tid(tid), Tid(pid));
-        trace.add(0, 0, 0, Kind::Task { tid, process, name });
-    }
-}
-
 #[test]
 fn threads_of_a_vmm_that_ran_have_their_time() {
     let mut trace = Trace::new(&[]);
@@ -48,12 +39,8 @@ fn threads_of_a_vmm_that_ran_have_their_time() {
         (7, "CPU 0/KVM"),
         (8, "worker"),
     ];
-    process(&mut trace, 5, &threads);
-    process(
-        &mut trace,
-        15,
-        &[(15, "qemu-system-x86"), (17, "CPU 0/KVM")],
-    );
+    trace.process(5, &threads);
+    trace.process(15, &[(15, "qemu-system-x86"), (17, "CPU 0/KVM")]);
     trace
         .entry(10, 0, 7, 0)
         .exit(50, 0, 7, 0, EPT)
@@ -69,10 +56,7 @@ fn threads_of_a_vmm_that_ran_have_their_time() {
         vms: vec!["pid5".to_owned()],
         ..Selection::default()
     };
-    let answers = trace.answers_with(Options {
-        selection,
-        ..Options::default()
-    });
+    let answers = trace.selected(selection);
     let rows = answers.vmm_threads.iter();
     let rows: Vec<_> = rows
         .map(|row| {

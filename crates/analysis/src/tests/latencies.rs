@@ -95,7 +95,7 @@ fn each_ipi_is_followed_from_its_own_acceptance() {
     }
 }
 
-/// Without them the time to run after a wakeup is still told.
+/// Without them the time to run after a wakeup is still reported.
 #[test]
 fn latencies_of_interrupts_can_be_left_out() {
     let latencies = true;

@@ -3,9 +3,8 @@
 use stealtime_events::Kind;
 
 use super::build::{
-    EPT, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace, check, of_tid, waited,
+    EPT, PAUSE, PREEMPTED, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace, check, halted, of_tid, waited,
 };
-use crate::options::{Options, Selection};
 
 #[test]
 fn after_a_loss_nothing_is_known_until_the_thread_shows_up() {
@@ -52,14 +51,7 @@ fn losses_before_the_first_event_are_of_its_moment() {
         .entry(10, 0, 7, 0)
         .exit(20, 0, 7, 0, EPT);
     for (from_ns, expected) in [(None, (9, 1)), (Some(0), (9, 1)), (Some(5), (0, 0))] {
-        let selection = Selection {
-            from_ns,
-            ..Selection::default()
-        };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.within(from_ns, None);
         let source = &answers.source;
         assert_eq!((source.lost, source.lost_gaps), expected, "{from_ns:?}");
     }
@@ -111,14 +103,9 @@ fn a_halt_in_a_gap_says_nothing_of_the_sleep_before_it() {
     trace
         .migrate(1100, 0, 8, 7, 0)
         .add(1150, 1, 0, Kind::Lost { count: 3 });
-    let halted = Kind::KvmVcpuWakeup {
-        ns: 50,
-        waited: true,
-        valid: true,
-    };
     trace
         .switch(1200, 0, 8, 7, RUNNABLE)
-        .add(1210, 0, 7, halted)
+        .add(1210, 0, 7, halted(50, true))
         .entry(1220, 0, 7, 0);
     let answers = trace.answers();
     check(&answers);

@@ -2,9 +2,8 @@
 
 use stealtime_events::{Kind, VcpuId};
 
-use super::build::{EPT, HLT, RUNNABLE, SLEEPS, Trace, check, of_tid};
+use super::build::{EPT, HLT, RUNNABLE, SLEEPS, Trace, check, halted, of_tid};
 use crate::answers::VcpuTime;
-use crate::options::{Options, Selection};
 
 const VCPU: i32 = 7;
 /// VMX exit reason of MWAIT.
@@ -16,24 +15,6 @@ const fn change(old: u32, new: u32) -> Kind {
         grow: new > old,
         new,
         old,
-    }
-}
-
-const fn halted(ns: u64) -> Kind {
-    Kind::KvmVcpuWakeup {
-        ns,
-        waited: true,
-        valid: true,
-    }
-}
-
-fn until(to_ns: Option<u64>) -> Options {
-    Options {
-        selection: Selection {
-            to_ns,
-            ..Selection::default()
-        },
-        ..Options::default()
     }
 }
 
@@ -57,7 +38,7 @@ fn halt(trace: &mut Trace, begin: u64, reason: u32, polls: u64, window: Option<K
         trace.add(begin + 210, 0, VCPU, window);
     }
     trace
-        .add(begin + 210, 0, VCPU, halted(200))
+        .add(begin + 210, 0, VCPU, halted(200, true))
         .entry(begin + 220, 0, VCPU, 0);
 }
 
@@ -76,7 +57,7 @@ fn windows_that_stay_neither_grow_nor_shrink() {
         trace.add(1200 + 10 * n, 0, VCPU, change(old, new));
     }
     for (to_ns, expected) in [(None, (2, 1)), (Some(250), (2, 0)), (Some(210), (1, 0))] {
-        let answers = trace.answers_with(until(to_ns));
+        let answers = trace.within(None, to_ns);
         let polls = &answers.halt_polls[0];
         assert_eq!((polls.grow, polls.shrink), expected, "{to_ns:?}");
     }
@@ -94,7 +75,7 @@ fn a_halt_that_sleeps_at_once_is_no_failed_poll() {
         let row = &answers.halt_polls[0];
         assert_eq!((row.halts, row.poll_fail, row.poll_fail_ns), expected);
         // A halt counts where it ends, its time where it is spent.
-        let answers = trace.answers_with(until(Some(310)));
+        let answers = trace.within(None, Some(310));
         check(&answers);
         assert_eq!(of_tid(&answers, VCPU).poll_wasted_ns, wasted);
         let row = &answers.halt_polls[0];
@@ -139,7 +120,7 @@ fn polls_that_show_later_are_known_without_exits() {
         .switch(1500, 0, VCPU, 0, SLEEPS)
         .wakeup(1700, 0, 0, VCPU, 0)
         .switch(1720, 0, 0, VCPU, RUNNABLE)
-        .add(1730, 0, VCPU, halted(290))
+        .add(1730, 0, VCPU, halted(290, true))
         .add(1800, 0, VCPU, change(10, 20))
         .switch(1900, 0, VCPU, 0, SLEEPS);
     let answers = trace.answers();
@@ -167,7 +148,7 @@ fn halts_before_the_first_switch_were_time_on_a_cpu() {
     let mut trace = Trace::new(&[]);
     trace.entry(1000, 0, VCPU, 0).exit(1100, 0, VCPU, 0, HLT);
     trace
-        .add(1900, 0, VCPU, halted(700))
+        .add(1900, 0, VCPU, halted(700, true))
         .entry(2050, 0, VCPU, 0)
         .exit(2100, 0, VCPU, 0, EPT);
     let known = ended(&mut trace);
@@ -180,7 +161,7 @@ fn halts_before_the_first_switch_were_time_on_a_cpu() {
     let mut trace = Trace::new(&[]);
     trace
         .add(1000, 0, VCPU, change(0, 10))
-        .add(1900, 0, VCPU, halted(700))
+        .add(1900, 0, VCPU, halted(700, true))
         .entry(2000, 0, VCPU, 0)
         .exit(2100, 0, VCPU, 0, EPT);
     let later = ended(&mut trace);
@@ -193,7 +174,7 @@ fn halts_before_the_first_switch_were_time_on_a_cpu() {
     let mut trace = Trace::new(&[]);
     trace
         .add(1000, 0, VCPU, change(0, 10))
-        .add(1900, 0, VCPU, halted(700));
+        .add(1900, 0, VCPU, halted(700, true));
     let never = ended(&mut trace);
     assert_eq!((never.guest_ns, never.exit_ns), (None, None));
     assert_eq!(reasons(&never), []);

@@ -2,7 +2,7 @@
 
 use stealtime_events::{Kind, Tid, VcpuId};
 
-use super::build::{EPT, HLT, PAUSE, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid};
+use super::build::{EPT, HLT, PAUSE, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, halted, of_tid};
 
 const VCPU: i32 = 7;
 const OTHER: i32 = 50;
@@ -86,16 +86,7 @@ fn a_poll_that_succeeds_is_useful() {
         .switch(1000, 0, 0, VCPU, RUNNABLE)
         .entry(1010, 0, VCPU, 0)
         .exit(1100, 0, VCPU, 0, HLT);
-    trace.add(
-        1190,
-        0,
-        VCPU,
-        Kind::KvmVcpuWakeup {
-            ns: 80,
-            waited: false,
-            valid: true,
-        },
-    );
+    trace.add(1190, 0, VCPU, halted(80, false));
     trace.entry(1200, 0, VCPU, 0);
     let answers = trace.answers();
     check(&answers);
@@ -136,16 +127,7 @@ fn halt(trace: &mut Trace, change: Option<(u32, u32)>) {
             },
         );
     }
-    trace.add(
-        1410,
-        0,
-        VCPU,
-        Kind::KvmVcpuWakeup {
-            ns: 300,
-            waited: true,
-            valid: true,
-        },
-    );
+    trace.add(1410, 0, VCPU, halted(300, true));
     trace.entry(1420, 0, VCPU, 0);
 }
 
@@ -218,11 +200,7 @@ fn halts_of_one_reason_before_the_window_shows_add_up() {
         .switch(1530, 0, VCPU, 0, SLEEPS)
         .wakeup(1700, 0, 0, VCPU, 0)
         .switch(1705, 0, 0, VCPU, RUNNABLE);
-    let ended = Kind::KvmVcpuWakeup {
-        ns: 200,
-        waited: true,
-        valid: true,
-    };
+    let ended = halted(200, true);
     trace.add(1710, 0, VCPU, ended).entry(1720, 0, VCPU, 0);
     trace.exit(2000, 0, VCPU, 0, HLT);
     let vcpu = VcpuId(0);
@@ -244,16 +222,7 @@ fn halts_of_one_reason_before_the_window_shows_add_up() {
 fn without_scheduler_events_halts_come_from_kvm() {
     let mut trace = Trace::new(&[]);
     trace.entry(1000, 0, VCPU, 0).exit(1100, 0, VCPU, 0, HLT);
-    trace.add(
-        1900,
-        0,
-        VCPU,
-        Kind::KvmVcpuWakeup {
-            ns: 700,
-            waited: true,
-            valid: true,
-        },
-    );
+    trace.add(1900, 0, VCPU, halted(700, true));
     trace.entry(2000, 0, VCPU, 0);
     let answers = trace.answers();
     check(&answers);
@@ -278,16 +247,7 @@ fn without_exits_time_on_a_cpu_is_one() {
     trace
         .wakeup(1700, 0, 0, VCPU, 0)
         .switch(1720, 0, 0, VCPU, RUNNABLE);
-    trace.add(
-        1730,
-        0,
-        VCPU,
-        Kind::KvmVcpuWakeup {
-            ns: 230,
-            waited: true,
-            valid: true,
-        },
-    );
+    trace.add(1730, 0, VCPU, halted(230, true));
     trace.switch(1800, 0, VCPU, 0, SLEEPS);
     let answers = trace.answers();
     check(&answers);

@@ -1,9 +1,9 @@
 //! The tables as a whole: each row with all that it says, and sums over vCPUs.
 
-use stealtime_events::{Kind, Tid, VcpuId};
+use stealtime_events::{Kind, VcpuId};
 
 use super::build::{
-    EPT, HLT, INTERRUPT, MSR_WRITE, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid,
+    EPT, HLT, INTERRUPT, MSR_WRITE, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, halted, of_tid,
 };
 use crate::answers::{
     Answers, HaltPolls, KeyRow, ReasonTime, Source, Stall, VmState, VmmThreads, WaitClass,
@@ -13,17 +13,10 @@ use crate::{Longest, Options, Selection};
 const MS: u64 = 1_000_000;
 const MAKE: i32 = 32;
 
-fn task(trace: &mut Trace, process: i32, tid: i32, name: &'static str) {
-    let name = trace.name(name);
-    let (tid, process) = (Tid(tid), Tid(process));
-    trace.add(0, 0, 0, Kind::Task { tid, process, name });
-}
-
 /// vCPUs 0 and 1 of process 5, threads 7 and 8, and a task that is none.
 fn pair() -> Trace {
     let mut trace = Trace::new(&[(MAKE, "make")]);
-    task(&mut trace, 5, 7, "CPU 0/KVM");
-    task(&mut trace, 5, 8, "CPU 1/KVM");
+    trace.process(5, &[(7, "CPU 0/KVM"), (8, "CPU 1/KVM")]);
     trace
 }
 
@@ -180,7 +173,7 @@ fn a_vm_as_a_whole_has_a_state_at_each_instant() {
 #[test]
 fn the_host_has_the_selected_vcpus_and_cpus() {
     let mut trace = pair();
-    task(&mut trace, 6, 9, "CPU 0/KVM");
+    trace.process(6, &[(9, "CPU 0/KVM")]);
     for (cpu, tid, vcpu) in [(0, 7, 0), (1, 8, 1), (2, 9, 0)] {
         trace.entry(10, cpu, tid, vcpu);
     }
@@ -189,11 +182,7 @@ fn the_host_has_the_selected_vcpus_and_cpus() {
         .switch(30, 1, 8, 0, SLEEPS)
         .switch(40, 1, 0, 8, RUNNABLE);
     let host = |selection: Selection| {
-        let options = Options {
-            selection,
-            ..Options::default()
-        };
-        let host = trace.answers_with(options).host;
+        let host = trace.selected(selection).host;
         let cpus: Vec<u16> = host.cpus.iter().map(|cpu| cpu.cpu).collect();
         (host.vcpus, host.switches, cpus)
     };
@@ -213,16 +202,17 @@ fn the_host_has_the_selected_vcpus_and_cpus() {
 #[test]
 fn vmm_threads_of_a_role_are_one_row_with_the_one_that_ran_longest() {
     let mut trace = pair();
-    for (tid, name) in [
-        (5, "qemu-a"),
-        (11, "worker-b"),
-        (12, "worker-c"),
-        (13, "worker-d"),
-    ] {
-        task(&mut trace, 5, tid, name);
-    }
+    trace.process(
+        5,
+        &[
+            (5, "qemu-a"),
+            (11, "worker-b"),
+            (12, "worker-c"),
+            (13, "worker-d"),
+        ],
+    );
     // Of no known VM.
-    task(&mut trace, 40, 40, "qemu-system-x86");
+    trace.process(40, &[(40, "qemu-system-x86")]);
     trace.entry(0, 0, 7, 0).exit(10, 0, 7, 0, EPT);
     let (mut time, mut previous) = (100, 7);
     for (tid, ns) in [(5, 50), (11, 80), (12, 80), (40, 30)] {
@@ -256,23 +246,18 @@ fn halts(trace: &mut Trace, start: u64, cpu: u16, tid: i32) {
         new,
         old,
     };
-    let ended = |ns, waited| Kind::KvmVcpuWakeup {
-        ns,
-        waited,
-        valid: true,
-    };
     trace
         .entry(start, cpu, tid, vcpu)
         .exit(start + 100, cpu, tid, vcpu, HLT)
         .add(start + 180, cpu, tid, change(50, 0))
-        .add(start + 190, cpu, tid, ended(80, false))
+        .add(start + 190, cpu, tid, halted(80, false))
         .entry(start + 200, cpu, tid, vcpu)
         .exit(start + 300, cpu, tid, vcpu, HLT)
         .switch(start + 370, cpu, tid, 0, SLEEPS)
         .wakeup(start + 600, cpu, 0, tid, vcpu)
         .switch(start + 605, cpu, 0, tid, RUNNABLE)
         .add(start + 608, cpu, tid, change(0, 50))
-        .add(start + 610, cpu, tid, ended(300, true))
+        .add(start + 610, cpu, tid, halted(300, true))
         .entry(start + 620, cpu, tid, vcpu);
 }
 
@@ -474,7 +459,7 @@ fn the_source_has_what_events_tell() {
 #[test]
 fn what_the_user_says_against_the_recording_is_noted() {
     let mut trace = pair();
-    task(&mut trace, 15, 20, "CPU 0/KVM");
+    trace.process(15, &[(20, "CPU 0/KVM")]);
     for (cpu, tid, vcpu) in [(0, 7, 0), (1, 8, 1), (2, 20, 0), (3, 30, 0)] {
         trace.entry(10, cpu, tid, vcpu);
     }

@@ -1,7 +1,7 @@
 //! The time of a recording: its begin, times without events, and events out of their order.
 
 use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace};
-use crate::options::{Options, Selection};
+use crate::options::Options;
 use crate::{Analysis, Answers};
 
 const SECOND: u64 = 1_000_000_000;
@@ -13,18 +13,6 @@ fn at_seconds(seconds: &[u64]) -> Trace {
         trace.entry(second * SECOND, 0, 7, 0);
     }
     trace
-}
-
-fn selected(trace: &Trace, from_ns: Option<u64>, to_ns: Option<u64>) -> Answers {
-    let selection = Selection {
-        from_ns,
-        to_ns,
-        ..Selection::default()
-    };
-    trace.answers_with(Options {
-        selection,
-        ..Options::default()
-    })
 }
 
 /// The evidence of the finding on a time without events.
@@ -64,7 +52,7 @@ fn a_selection_has_more_than_a_minute_without_events_or_none() {
         (Some(41 * SECOND), None, false),
         (Some(41 * SECOND - 1), None, true),
     ] {
-        let answers = selected(&trace, from_ns, to_ns);
+        let answers = trace.within(from_ns, to_ns);
         assert_eq!(silence(&answers).is_some(), is_found, "{from_ns:?}");
     }
 }
@@ -74,7 +62,7 @@ fn series_begin_with_the_selection() {
     let mut trace = Trace::new(&[]);
     trace.entry(1000, 0, 7, 0).exit(5000, 0, 7, 0, EPT);
     for (from_ns, expected) in [(None, 1000), (Some(500), 1500)] {
-        let answers = selected(&trace, from_ns, None);
+        let answers = trace.within(from_ns, None);
         assert_eq!(answers.over_time.start_ns, expected);
     }
 }
@@ -102,7 +90,7 @@ fn states_of_a_vm_are_those_of_its_vcpus_at_each_instant() {
         trace.switch(time, cpu, prev, next, state);
     }
     let states = |from_ns| {
-        let answers = selected(&trace, from_ns, None);
+        let answers = trace.within(from_ns, None);
         let [row] = &answers.vm_states[..] else {
             panic!("{:?}", answers.vm_states);
         };

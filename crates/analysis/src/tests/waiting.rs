@@ -3,7 +3,6 @@
 use stealtime_events::{HostVector, Kind, Tid, VcpuId};
 
 use super::build::{EPT, PREEMPTED, RUNNABLE, SLEEPS, Trace, check, of_tid, waited};
-use crate::options::{Options, Selection};
 
 fn trace() -> Trace {
     let mut trace = Trace::new(&[
@@ -136,14 +135,7 @@ fn a_wait_outside_of_the_selection_has_no_row() {
         .switch(250, 0, 32, 7, PREEMPTED)
         .exit(400, 0, 7, 0, EPT);
     for (from_ns, rows) in [(None, 1), (Some(200), 1), (Some(240), 0)] {
-        let selection = Selection {
-            from_ns,
-            ..Selection::default()
-        };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.within(from_ns, None);
         check(&answers);
         let waits: u64 = answers.waits.iter().map(|row| row.count).sum();
         let found = (answers.ready.len(), answers.stalls.len(), waits);
@@ -313,14 +305,7 @@ fn ple_windows_grow_and_shrink() {
         );
     }
     let changed = |to_ns| {
-        let selection = Selection {
-            to_ns,
-            ..Selection::default()
-        };
-        let answers = trace.answers_with(Options {
-            selection,
-            ..Options::default()
-        });
+        let answers = trace.within(None, to_ns);
         let vm = &of_tid(&answers, 7).vm;
         let row = answers.yields.iter().find(|row| row.vm == *vm).unwrap();
         (row.ple_grow, row.ple_shrink, row.ple_window_max)

@@ -110,11 +110,7 @@ impl Many {
                 why: reason,
             });
         }
-        let is_stream = |path: &Path| {
-            path.metadata()
-                .is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
-        };
-        if let Some(path) = paths.iter().find(|path| is_stream(path)) {
+        if let Some(path) = paths.iter().find(|path| input::is_stream(path)) {
             return Err(CliError::Stream(path.clone()));
         }
         let count = paths.len();
