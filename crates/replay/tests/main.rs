@@ -2,14 +2,18 @@
 
 mod common;
 mod counts;
+mod demand;
+mod exports;
 mod halts;
 mod hidden;
 mod hostile;
 mod lost;
 mod presence;
 mod quota;
+mod releases;
 mod round_trip;
 mod scenarios;
+mod unknowns;
 mod wakeups;
 mod weights;
 mod yields;

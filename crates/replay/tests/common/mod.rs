@@ -3,6 +3,7 @@
 pub mod drawn;
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;
+pub mod made;
 
 use std::sync::Arc;
 
