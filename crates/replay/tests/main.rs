@@ -2,11 +2,13 @@
 
 mod common;
 mod counts;
+mod decisions;
 mod demand;
 mod exports;
 mod halts;
 mod hidden;
 mod hostile;
+mod hosts;
 mod lost;
 mod presence;
 mod quota;
