@@ -610,4 +610,12 @@ mod tests {
         recording.hz = Some(1_000);
         assert_eq!(tick_phase_ns(&recording), 300);
     }
+
+    #[test]
+    fn shares_of_seeds_are_their_digits_mirrored() {
+        let shares = |base| [1, 2, 3, 4, 9].map(|seed| spread_permille(seed, base));
+        assert_eq!(shares(2), [500, 250, 750, 125, 562]);
+        assert_eq!(shares(3), [333, 666, 111, 444, 37]);
+        assert_eq!(spread_permille(0, 2), 0);
+    }
 }

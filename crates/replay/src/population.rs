@@ -696,4 +696,98 @@ mod tests {
         assert_eq!(found[0], [halts, sleeps, Step::Halt(edge(0))]);
         assert_eq!(found[1], [Step::Sleep(edge(0))]);
     }
+
+    #[test]
+    fn copies_begin_each_at_a_chance_of_its_own() {
+        let phases = |copies: [VmCopy; 64]| -> BTreeSet<u64> {
+            let phases = copies.map(|copy| phase_ns(1 << 40, 1, copy, &[]));
+            phases.into()
+        };
+        let of_number = |number| VmCopy {
+            vm: 1,
+            original: 0,
+            number,
+        };
+        let of_original = |original| VmCopy {
+            vm: 1,
+            original,
+            number: 2,
+        };
+        assert_eq!(
+            phases(core::array::from_fn(|n| of_number(2 + n as u32))).len(),
+            64
+        );
+        assert_eq!(phases(core::array::from_fn(of_original)).len(), 64);
+    }
+
+    /// A task that sets its timers for these times.
+    fn with_timers(times: &[u64]) -> RecordedTask {
+        let waits = (0..times.len() as u32).map(|step| Wait {
+            step,
+            began_ns: 0,
+            ended_ns: 1,
+            late_us: 0,
+            caller: None,
+        });
+        let steps = times.iter().enumerate().map(|(place, &ns)| {
+            let end = Until::Armed { ns, exit_us: 1 };
+            match place % 2 {
+                0 => Step::Halt(end),
+                _ => Step::Sleep(end),
+            }
+        });
+        RecordedTask {
+            waits: waits.collect(),
+            steps: steps.collect(),
+            ..task(ARMED)
+        }
+    }
+
+    #[test]
+    fn two_thirds_of_eight_timers_or_more_show_a_usual_time() {
+        let is_usual = |times: &[u64]| sleeps_after_work(&with_timers(times));
+        assert!(is_usual(&[1_000; 8]) && !is_usual(&[1_000; 7]));
+        // A 25th more or less is the same time.
+        for (time, is_alike) in [(960, true), (959, false), (1_040, true), (1_041, false)] {
+            let times = [&[1_000; 5][..], &[time, 2_000, 2_000, 2_000]].concat();
+            assert_eq!(is_usual(&times), is_alike, "{time}");
+        }
+        // What ends at other times does not count.
+        let mut others = with_timers(&[1_000; 8]);
+        let mut steps = others.steps.to_vec();
+        steps[7] = Step::Halt(Until::Time(1_000));
+        others.steps = steps.into();
+        assert!(!sleeps_after_work(&others));
+    }
+
+    #[test]
+    fn a_way_out_of_an_idle_state_takes_a_millisecond_at_most() {
+        let wait = |late_us| Wait {
+            late_us,
+            ..task(ARMED).waits[0]
+        };
+        assert_eq!(apart(&wait(1_000), 3 * MS, 0), (2 * MS, 1_000));
+        assert_eq!(apart(&wait(1_001), 3 * MS, 0), (3 * MS, 0));
+        // It is apart already.
+        assert_eq!(apart(&wait(1_000), 3 * MS, 9), (3 * MS, 9));
+        assert_eq!(apart(&wait(1_000), MS / 2, 0), (0, 1_000));
+    }
+
+    #[test]
+    fn a_phase_is_apart_from_all_others_also_across_the_end() {
+        const SPAN: u64 = 1 << 40;
+        let copy = VmCopy {
+            vm: 1,
+            original: 0,
+            number: 9,
+        };
+        for seed in 1..200 {
+            let earlier = [SPAN / 2, SPAN / 4, SPAN * 7 / 8];
+            let phase = phase_ns(SPAN, seed, copy, &earlier);
+            for other in earlier.into_iter().chain([0, SPAN]) {
+                assert!(phase.abs_diff(other) >= SPAN / 16, "{seed}: {phase}");
+            }
+        }
+        assert_eq!(phase_ns(0, 1, copy, &[]), 0);
+    }
 }
