@@ -818,4 +818,39 @@ mod tests {
         let copies = copied(vec![recorded], 20 * MS);
         assert_eq!(copies[0].steps[5], Step::Sleep(none));
     }
+
+    #[test]
+    fn points_of_a_copy_follow_those_that_are_there() {
+        let reaches = [1, 2, 3, 5].map(|edge| (MS, Step::Reach(Edge(edge))));
+        let waits = [3, 1, 2, 1, 7].map(|edge| (MS, Step::Halt(Until::Edge(Edge(edge)))));
+        let tasks = vec![computes(&reaches), computes(&waits)];
+        let recording = Recording {
+            edges: 10,
+            edge_ns: [MS; 10].into(),
+            ..recording(tasks)
+        };
+        let copier = Copier::new(&recording, 0, 0, 100);
+        assert_eq!(copier.edges(), 103);
+        let copies = copier.tasks(1, 100);
+        let edge = |number| Until::Edge(Edge(number));
+        let expected = [edge(100), edge(101), edge(102), edge(101), Until::Time(MS)];
+        assert_eq!(halts(&copies[1]), expected);
+        let reached = copies[0].steps.iter().filter_map(|step| match *step {
+            Step::Reach(edge) => Some(edge.0),
+            _ => None,
+        });
+        assert_eq!(reached.collect::<Vec<u32>>(), [101, 102, 100]);
+    }
+
+    #[test]
+    fn a_copy_begins_on_the_cpu_where_its_task_was() {
+        let moving = RecordedTask {
+            first_cpu: 3,
+            moves: Arc::from([(10 * MS, 5), (20 * MS, 2)]),
+            ..task(ARMED)
+        };
+        let first_cpu = |phase_ns| copied(vec![moving.clone()], phase_ns)[0].first_cpu;
+        let times = [1, 10 * MS - 1, 10 * MS, 19 * MS, 20 * MS, 30 * MS];
+        assert_eq!(times.map(first_cpu), [3, 3, 5, 5, 2, 2]);
+    }
 }

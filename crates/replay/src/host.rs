@@ -618,4 +618,52 @@ mod tests {
         assert_eq!(shares(3), [333, 666, 111, 444, 37]);
         assert_eq!(spread_permille(0, 2), 0);
     }
+
+    #[test]
+    fn slice_timers_show_a_slice_that_differs_by_more_than_a_fiftieth() {
+        let usual = weights::base_slice_ns(1);
+        let least = usual / 50;
+        let recorded = |slice_ns| {
+            let mut recording = recording(Vec::new());
+            (0..100).for_each(|_| recording.slices.set(slice_ns));
+            recorded_slice_ns(&recording)
+        };
+        for slice_ns in [usual, usual - least, usual + least] {
+            assert_eq!(recorded(slice_ns), None, "{slice_ns}");
+        }
+        for slice_ns in [usual - least - 1_000, usual + least + 1_000, 3 * usual] {
+            assert_eq!(recorded(slice_ns), Some(slice_ns));
+        }
+    }
+
+    #[test]
+    fn twenty_interrupts_show_a_usual_cost() {
+        let interrupt = Step::Run {
+            ns: 1_000,
+            spent: Spent::Interrupt(1),
+        };
+        let cost_ns = |count| {
+            let interrupts = RecordedTask {
+                steps: vec![interrupt; count].into(),
+                ..task(ARMED)
+            };
+            preempted(&interrupts).cost_ns
+        };
+        assert_eq!([19, 20].map(cost_ns), [0, 1_000]);
+    }
+
+    #[test]
+    fn the_slice_of_a_host_is_set_or_that_of_so_many_cpus() {
+        let recording = Recording {
+            cpus: 4,
+            ..recording(vec![task(ARMED)])
+        };
+        let slice_ns = |set| {
+            let mut knobs = Knobs::default();
+            knobs.sched.base_slice_ns = set;
+            base_slice_ns(&as_recorded(&recording, knobs, &Assumed::default(), 0))
+        };
+        assert_eq!(slice_ns(Some(77)), 77);
+        assert_eq!(slice_ns(None), weights::base_slice_ns(4));
+    }
 }

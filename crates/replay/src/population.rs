@@ -752,6 +752,11 @@ mod tests {
             let times = [&[1_000; 5][..], &[time, 2_000, 2_000, 2_000]].concat();
             assert_eq!(is_usual(&times), is_alike, "{time}");
         }
+        // The time in the middle is the usual one.
+        for shorter in [1, 2] {
+            let times = [&[500, 500][..shorter], &[1_000; 7]].concat();
+            assert!(is_usual(&times), "{shorter}");
+        }
         // What ends at other times does not count.
         let mut others = with_timers(&[1_000; 8]);
         let mut steps = others.steps.to_vec();

@@ -1,9 +1,11 @@
 //! All tests in one binary: each binary costs a link, and tests of one run side by side.
 
 mod common;
+mod copies;
 mod counts;
 mod decisions;
 mod demand;
+mod ends;
 mod exports;
 mod halts;
 mod hidden;
