@@ -676,7 +676,7 @@ mod tests {
                 (12, reason(12)),
                 (25, reason(25)),
             ],
-            stalls: [stall(9), stall(11)].into(),
+            stalls: [stall(9), stall(10), stall(11)].into(),
             ticks: Some(Ticks {
                 phase_ns: 5 * MS as u32,
                 period_ns: 3 * MS as u32,
@@ -725,7 +725,7 @@ mod tests {
             .collect();
         assert_eq!(exits, [(0, 10), (2, 12), (14, 25), (15, 1)]);
         let stalls: Vec<u32> = copy.stalls.iter().map(|stall| stall.step).collect();
-        assert_eq!(stalls, [1, 23]);
+        assert_eq!(stalls, [0, 1, 23]);
         let ticks = copy.ticks.map(|ticks| (ticks.phase_ns, ticks.period_ns));
         assert_eq!(ticks, Some((0, 3 * MS as u32)));
         assert_eq!((copy.tid, copy.vm, copy.vcpu), (100, Some(1), Some((1, 0))));

@@ -131,9 +131,10 @@ fn a_copy_that_goes_is_no_vm_that_is_lost() {
     assert_eq!(steps_of(&again.recording, 7), at_times(7, 0));
     // A VM that has gone stays so where a copy comes.
     let fewer = counted(&[(1, 0)], 1);
-    let copied = Counted::new(&fewer.recording, 2, &counts(&[(0, 2)]), 1);
-    let rests = Step::Sleep(Until::Rest { permille: 667 });
-    assert_eq!(steps_of(&copied.recording, 7).last(), Some(&rests));
+    let copied = Counted::new(&fewer.recording, 2, &counts(&[(0, 2)]), 2);
+    let rests = Step::Sleep(Until::Rest { permille: 334 });
+    let expected = [at_times(7, 0), vec![rests]].concat();
+    assert_eq!(steps_of(&copied.recording, 7), expected);
 }
 
 /// The begins of the copies of a VM, in ns of the recording. A copy returns to its first CPU when the
