@@ -1,6 +1,7 @@
 //! What a recording with other numbers of its VMs has, task by task.
 
 use common::made::{recording, run, task, wait};
+use stealtime_events::ExitReason;
 use stealtime_replay::host::{Assumed, FindsIdle, Placement, Policy};
 use stealtime_replay::{Counted, Counts, Guest, RecordedTask, Recording, VmCopy, copy_bytes};
 use stealtime_simulator::script::{Stall, Step, Until};
@@ -88,6 +89,12 @@ fn a_copy_takes_the_memory_of_its_own_vm() {
     host.tasks[1].steps = steps(100).into();
     let more = copy_bytes(&host, 0) - copy_bytes(&host, 1);
     assert_eq!(more, 200 * 2 * size_of::<Step>() as u64);
+    host.tasks[1].steps = steps(0).into();
+    let single = copy_bytes(&host, 1);
+    assert_eq!(single, size_of::<RecordedTask>() as u64);
+    host.tasks[1].exits = vec![(0, ExitReason::vmx(1)); 50];
+    let exits = copy_bytes(&host, 1) - single;
+    assert_eq!(exits, 50 * size_of::<(usize, ExitReason)>() as u64);
     let copies = counts(&[(0, 3), (1, 0)]).bytes(&host);
     assert_eq!(copies, 2 * copy_bytes(&host, 0));
 }
@@ -135,6 +142,48 @@ fn a_copy_that_goes_is_no_vm_that_is_lost() {
     let rests = Step::Sleep(Until::Rest { permille: 334 });
     let expected = [at_times(7, 0), vec![rests]].concat();
     assert_eq!(steps_of(&copied.recording, 7), expected);
+}
+
+/// Work of 3 ms in a row is divided where most pieces have 1 ms.
+#[test]
+fn exits_and_stalls_stay_with_their_steps_where_halts_come_between() {
+    let (mut steps, mut waits) = (Vec::new(), Vec::new());
+    for turn in 0..9 {
+        waits.push(wait(steps.len() as u32 + 1, turn * MS + 1, (turn + 1) * MS));
+        steps.extend([run(MS), Step::Halt(ARMED)]);
+    }
+    steps.extend([run(MS), run(MS), run(MS), Step::Halt(ARMED)]);
+    waits.push(wait(21, 9 * MS, SPAN));
+    let exit = |(step, code)| (step, ExitReason::vmx(code));
+    let stall = |step| Stall {
+        step,
+        after_ns: 3,
+        ns: 4,
+    };
+    let mut host = host();
+    host.tasks[0] = RecordedTask {
+        waits: waits.into(),
+        exits: [(0, 1), (19, 2), (20, 3), (22, 4)].map(exit).into(),
+        stalls: [1, 20].map(stall).into(),
+        ..task(7, Some((0, 0)), &steps)
+    };
+    let fewer = Counted::new(&host, 2, &counts(&[(1, 0)]), 1).recording;
+    let divided = &fewer.tasks[0];
+    let added = divided
+        .steps
+        .iter()
+        .enumerate()
+        .filter_map(|(place, step)| {
+            let is_added = matches!(step, Step::Halt(Until::Sooner { .. }));
+            is_added.then_some(place)
+        });
+    // After each of the two first pieces, with the end of its sleep.
+    assert_eq!(added.collect::<Vec<_>>(), [19, 22]);
+    let moved = [(0, 1), (21, 2), (24, 3), (26, 4)].map(exit);
+    assert_eq!(divided.exits, moved);
+    assert_eq!(divided.stalls[..], [1, 24].map(stall));
+    let last = divided.waits.last().map(|wait| wait.step);
+    assert_eq!((divided.waits.len(), last), (10, Some(25)));
 }
 
 /// The begins of the copies of a VM, in ns of the recording. A copy returns to its first CPU when the

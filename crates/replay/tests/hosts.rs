@@ -326,12 +326,13 @@ fn cpus_look_for_tasks_as_the_recorded_kernel_does() {
             ..Assumed::default()
         };
         let scripts = host(&recorded, &assumed).scripts;
-        assert_eq!(scripts.searches_by_utilization, finds_idle.is_some());
-        scripts.looks
+        (scripts.looks, scripts.searches_by_utilization)
     };
-    assert_eq!(looks(2, 2 * S, None), Looks::Never);
-    assert_eq!(looks(2, 2 * S + 1, None), Looks::Learned(None));
-    assert_eq!(looks(0, S, None), Looks::Learned(None));
-    assert_eq!(looks(2, 2 * S, Some("6.1")), Looks::Each);
-    assert_eq!(looks(2, 2 * S, Some("5.19")), Looks::Each);
+    assert_eq!(looks(2, 2 * S, None), (Looks::Never, true));
+    let learned = (Looks::Learned(None), true);
+    assert_eq!(looks(2, 2 * S + 1, None), learned);
+    assert_eq!(looks(0, S, None), learned);
+    assert_eq!(looks(0, S, Some("7.0")), learned);
+    assert_eq!(looks(2, 2 * S, Some("6.1")), (Looks::Each, true));
+    assert_eq!(looks(2, 2 * S, Some("5.19")), (Looks::Each, false));
 }

@@ -27,6 +27,9 @@ fn features_come_with_their_releases() {
     assert_eq!(timers, [false, false, true]);
     let of_today = ["6.11", "6.12"].map(|uname| release(uname).has_features_of_today());
     assert_eq!(of_today, [false, true]);
+    let searches = ["5.19", "6.0"].map(|uname| release(uname).searches_by_utilization());
+    let skips = ["6.19", "7.0"].map(|uname| release(uname).skips_newidle());
+    assert_eq!((searches, skips), ([false, true], [false, true]));
     // A kernel with CFS keeps those of EEVDF, for a replay that asks what these would do.
     assert_eq!(
         release("6.5").features(Features::LINUX_7_2),
