@@ -7,6 +7,7 @@ mod decisions;
 mod demand;
 mod ends;
 mod exports;
+mod demands;
 mod halts;
 mod hidden;
 mod hostile;

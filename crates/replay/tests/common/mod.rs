@@ -4,6 +4,7 @@ pub mod drawn;
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;
 pub mod made;
+pub mod text;
 
 use std::sync::Arc;
 
