@@ -1,6 +1,7 @@
 //! What tasks of small traces do, step by step.
 
 use common::text::{late, steps, task, trace, waits};
+use stealtime_replay::Resolved;
 use stealtime_simulator::script::Then;
 
 use crate::common;
@@ -132,4 +133,181 @@ fn a_guest_sets_its_timer_by_writes_of_its_own() {
         "host 5, guest 100, exit32 1, arm, exit32 2, guest 92, exit32 1, arm, exit32 3, guest 96, \
          exit32 4, guest 96, exit56 1, arm, exit56 2, guest 97, exit56 2, arm, exit56 3"
     );
+}
+
+#[test]
+fn a_host_timer_is_a_guests_where_its_writes_are_not_recorded() {
+    let mut log = trace(GUEST);
+    // In an exit; in a halt, where KVM sets it anew; by an interrupt; and a timer of the daemon.
+    log.append(
+        "
+    105 0 10 exit 0 32
+    106 0 10 settimer 1 apic_timer_fn 5000
+    108 0 10 entry 0
+    200 0 10 exit 0 12
+    202 0 10 settimer 1 apic_timer_fn 5000
+    204 0 10 entry 0
+    250 2 20 settimer 2 hrtimer_wakeup 9000
+    300 0 10! settimer 3 hrtimer_wakeup 9000
+    400 0 10 exit 0 30
+",
+    );
+    let recording = log.extracted();
+    assert_eq!(
+        steps(&recording, 10),
+        "host 5, guest 100, exit32 1, arm, exit32 2, guest 92, halt12 4, guest 196"
+    );
+    assert_eq!(steps(&recording, 20), "host 250, arm, host 150");
+}
+
+/// A poll that a sibling ends, and sleeps that the daemon, a timer and nobody end.
+#[test]
+fn halts_end_by_what_came_first() {
+    let mut log = trace(GUEST);
+    log.append(
+        "
+    100 0 10 exit 0 12
+    150 1 11 exit 1 56
+    151 1 11 accepts 0
+    152 1 11 accepts-by-hardware 0
+    153 1 11 entry 1
+    154 0 10 halted 53
+    156 0 10 entry 0
+",
+    );
+    log.append(
+        "
+    200 0 10 exit 0 12
+    203 0 10 switch 10 0 sleeps
+    300 2 20 waking 10 0
+    301 2 20 wakeup 10 0
+    310 0  0 switch 0 10
+    314 0 10 halted 112 slept
+    315 0 10 entry 0
+",
+    );
+    log.append(
+        "
+    320 0 10 exit 0 32
+    321 0 10 settimer 1 apic_timer_fn 500
+    323 0 10 entry 0
+    330 0 10 exit 0 12
+    334 0 10 switch 10 0 sleeps
+    501 0  0! expiretimer 1 apic_timer_fn 501
+    507 0  0! waking 10 0
+    508 0  0! wakeup 10 0
+    516 0  0 switch 0 10
+    518 0 10 halted 187 slept
+    520 0 10 entry 0
+    600 0 10 exit 0 12
+    603 0 10 switch 10 0 sleeps
+    700 0  0 switch 0 10
+    702 0 10 halted 101 slept
+    703 0 10 entry 0
+    800 0 10 exit 0 12
+    803 0 10 switch 10 0 sleeps
+    900 2 20 switch 20 0 sleeps
+",
+    );
+    let recording = log.extracted();
+    assert_eq!(
+        steps(&recording, 10),
+        "host 5, guest 95, halt12 1, halt for 0 or work 50 busy, slept 2, halt12 2, guest 44, \
+         halt12 2, halt for 2, slept 4, halt12 1, guest 5, exit32 1, arm, exit32 2, guest 7, \
+         halt12 1, halt armed 186, slept 2, halt12 2, guest 80, halt12 1, halt to 700, slept 2, \
+         halt12 1, guest 97, halt12 3, halt after 97, slept 2"
+    );
+    assert_eq!(
+        waits(&recording, 10),
+        "3: 101-151, 8: 202-300 by 2, 17: 331-507 late 7, 22: 601-700, 27: 803-900"
+    );
+    assert_eq!(
+        steps(&recording, 11),
+        "host 5, guest 145, exit56 1, reach 0, exit56 1, reach 1, exit56 1, guest 747"
+    );
+    assert_eq!(
+        steps(&recording, 20),
+        "host 300, reach 2, host 600, sleep forever"
+    );
+    assert_eq!(*recording.edge_ns, [151_000, 152_000, 300_000]);
+    let resolved = Resolved {
+        edges: 3,
+        timers: 1,
+        unknown: 1,
+        ..Resolved::default()
+    };
+    assert_eq!(recording.resolved, resolved);
+    assert_eq!((recording.halts, recording.halts_told), (5, 4));
+    assert_eq!(late(&recording.poll_called), "151+3 |  | ");
+    assert_eq!(late(&recording.idle_called), "300+10 |  | ");
+    assert_eq!(late(&recording.without_stalls.idle_called), "300+10 |  | ");
+    assert_eq!(late(&recording.idle_late), "507+9 |  | ");
+    assert_eq!(late(&[task(&recording, 10).called.clone()]), "300+10");
+}
+
+/// Wakeups of the daemon from idle CPUs, from interrupts and on its way to sleep; and moves.
+#[test]
+fn sleeps_end_by_who_wakes_and_where() {
+    let mut log = trace(GUEST);
+    // On the CPU where it slept; from another one that is idle; from an interrupt on one that is not.
+    log.append(
+        "
+    100 2 20 switch 20 0 sleeps
+    150 2  0! waking 20 2
+    151 2  0! wakeup 20 2
+    153 2  0 switch 0 20
+    200 2 20 switch 20 0 sleeps
+    250 3  0! waking 20 2
+    251 3  0! wakeup 20 2
+    258 2  0 switch 0 20
+    300 2 20 switch 20 0 sleeps
+    350 1 11! waking 20 2
+    351 1 11! wakeup 20 2
+    353 2  0 switch 0 20
+",
+    );
+    // For another CPU, by a vCPU; then it moves on before it runs.
+    log.append(
+        "
+    400 2 20 switch 20 0 sleeps
+    450 1 11 waking 20 3
+    451 1 11 wakeup 20 3
+    456 3  0 switch 0 20
+    500 3 20 switch 20 0 sleeps
+    550 1 11 waking 20 3
+    551 1 11 wakeup 20 3
+    552 1 11 moves 20 2
+    560 2  0 switch 0 20
+    600 2 20 switch 20 0
+    610 2  0 moves 20 1
+    620 1 11 switch 11 20
+    630 1 20 switch 20 11 sleeps
+    700 1 11 switch 11 20
+    710 1 20 switch 20 11
+    720 0 10 switch 10 0 sleeps
+",
+    );
+    let recording = log.extracted();
+    assert_eq!(
+        steps(&recording, 20),
+        "host 100, sleep to 150, host 47, sleep to 250, host 42, sleep to 350, host 47, \
+         sleep for 0, move 3, host 44, sleep for 1, move 2, host 40, move 1, host 10, \
+         sleep to 700, host 10"
+    );
+    assert_eq!(
+        waits(&recording, 20),
+        "1: 100-150, 3: 200-250 by idle 3, 5: 300-350 by 1, 7: 400-450 by 1, 10: 500-550 by 1, \
+         15: 630-700"
+    );
+    let moves: Vec<(u64, u32)> = task(&recording, 20).moves.to_vec();
+    assert_eq!(moves, [(456_000, 3), (552_000, 2), (610_000, 1)]);
+    assert_eq!(task(&recording, 20).ran_on, [1, 2, 3]);
+    assert_eq!(task(&recording, 20).first_cpu, 2);
+    assert_eq!(late(&recording.idle_late), " |  | 150+3 | ");
+    let called = "250+8 350+3 550+10";
+    assert_eq!(late(&recording.idle_called), format!(" |  | {called} | "));
+    assert_eq!(late(&[task(&recording, 20).called.clone()]), called);
+    // The last call was for CPU 3, which has not switched since.
+    let first = &recording.without_stalls.idle_called;
+    assert_eq!(late(first), " |  | 250+8 350+3 | ");
 }
