@@ -303,6 +303,12 @@ fn sleeps_end_by_who_wakes_and_where() {
     assert_eq!(moves, [(456_000, 3), (552_000, 2), (610_000, 1)]);
     assert_eq!(task(&recording, 20).ran_on, [1, 2, 3]);
     assert_eq!(task(&recording, 20).first_cpu, 2);
+    let resolved = Resolved {
+        edges: 2,
+        unknown: 4,
+        ..Resolved::default()
+    };
+    assert_eq!(recording.resolved, resolved);
     assert_eq!(late(&recording.idle_late), " |  | 150+3 | ");
     let called = "250+8 350+3 550+10";
     assert_eq!(late(&recording.idle_called), format!(" |  | {called} | "));
@@ -310,4 +316,117 @@ fn sleeps_end_by_who_wakes_and_where() {
     // The last call was for CPU 3, which has not switched since.
     let first = &recording.without_stalls.idle_called;
     assert_eq!(late(first), " |  | 250+8 350+3 | ");
+}
+
+/// The idle task wakes others as a CPU leaves its idle state, and a task may be woken by itself on its way.
+#[test]
+fn neither_idle_tasks_nor_the_task_itself_reach_a_point() {
+    let mut log = trace(GUEST);
+    log.append(
+        "
+    100 2 20 switch 20 0 sleeps
+    150 3  0 waking 20 2
+    151 3  0 wakeup 20 2
+    158 2  0 switch 0 20
+    199 2 20 waking 20 2
+    200 2 20 switch 20 0 sleeps
+    210 2  0 switch 0 20
+    300 2 20 switch 20 0 sleeps
+",
+    );
+    // `sched_wakeup` is recorded: a wakeup without it was not over as the task left its CPU.
+    let recording = log.extracted();
+    assert_eq!(
+        steps(&recording, 20),
+        "host 100, sleep to 150, host 42, sleep to 200, host 90, sleep forever"
+    );
+    assert_eq!((recording.edges, recording.resolved.unknown), (0, 2));
+}
+
+/// Threads work for the VM that they wake or that wakes them; a vCPU of another VM is no sibling.
+#[test]
+fn a_thread_works_for_the_vm_that_it_wakes_or_that_wakes_it() {
+    let mut log = trace(GUEST);
+    log.append(
+        "
+     90 4  0 name 40 40
+     91 4  0 switch 0 40
+     92 4 40 entry 0
+",
+    );
+    for round in 1..=10 {
+        let at = |us: u64| round * 1_000 + us;
+        let lines = [
+            // Thread 30 wakes vCPU 0 of the first VM, which wakes thread 31.
+            (at(0), "0 10 exit 0 12"),
+            (at(1), "0 10 switch 10 0 sleeps"),
+            (at(100), "2 20 switch 20 30"),
+            (at(101), "2 30 waking 10 0"),
+            (at(105), "2 30 switch 30 20 sleeps"),
+            (at(110), "0 0 switch 0 10"),
+            (at(112), "0 10 halted 112 slept"),
+            (at(113), "0 10 entry 0"),
+            (at(200), "0 10 exit 0 30"),
+            (at(201), "0 10 waking 31 3"),
+            (at(202), "0 10 entry 0"),
+            (at(203), "3 0 switch 0 31"),
+            (at(204), "3 31 switch 31 0 sleeps"),
+            // The daemon wakes thread 32.
+            (at(300), "2 20 waking 32 3"),
+            (at(303), "3 0 switch 0 32"),
+            (at(304), "3 32 switch 32 0 sleeps"),
+        ];
+        for (us, line) in lines {
+            log.append(&format!("{us} {line}"));
+        }
+    }
+    log.append(
+        "
+  20000 0 10 exit 0 12
+  20001 0 10 switch 10 0 sleeps
+  20100 4 40 exit 0 56
+  20101 4 40 waking 10 0
+  20102 4 40 entry 0
+  20110 0  0 switch 0 10
+  20112 0 10 halted 112 slept
+",
+    );
+    let recording = log.extracted();
+    let vms = [10, 40, 20, 30, 31, 32].map(|tid| task(&recording, tid).vm);
+    assert_eq!(vms, [Some(0), Some(1), None, Some(0), Some(0), None]);
+    let ends = steps(&recording, 10);
+    assert!(ends.ends_with("halt for 30, slept 2"), "{ends}");
+}
+
+/// What a VM computes while one of its vCPUs halts is that of all siblings, but for their halts.
+#[test]
+fn a_halt_lasts_as_long_as_its_vm_works() {
+    let mut log = trace(GUEST);
+    log.append(
+        "
+    100 0 10 exit 0 12
+    101 0 10 switch 10 0 sleeps
+    130 1 11 exit 1 12
+    131 1 11 switch 11 0 sleeps
+    150 2 20 waking 11 1
+    160 1  0 switch 0 11
+    162 1 11 halted 32 slept
+    163 1 11 entry 1
+    170 1 11 switch 11 20
+    180 1 20 switch 20 11
+    200 1 11 exit 1 56
+    201 1 11 waking 10 0
+    202 1 11 entry 1
+    210 0  0 switch 0 10
+    212 0 10 halted 112 slept
+    213 0 10 entry 0
+    300 0 10 exit 0 30
+",
+    );
+    let recording = log.extracted();
+    // Until 130, from 162 to 170 and from 180 on.
+    assert_eq!(
+        steps(&recording, 10),
+        "host 5, guest 95, halt for 1 or work 59, slept 2, halt12 1, guest 87"
+    );
 }

@@ -2,6 +2,7 @@
 
 use common::Log;
 use common::kinds::{switch, switch_at, waking};
+use common::text::{steps, trace};
 use stealtime_replay::Recording;
 use stealtime_replay::predict::demand_ns;
 
@@ -47,4 +48,20 @@ fn a_task_that_is_found_on_a_cpu_keeps_its_nice_value() {
         niced.map(|task| task.nice)
     };
     assert_eq!([0, NICED].map(nice), [Some(5); 2]);
+}
+
+/// `perf` has no id of a task that exits. The task has its CPU until it is switched out.
+#[test]
+fn events_without_a_task_hide_no_switch() {
+    let log = trace(
+        "
+      0 0  0 switch 0 5
+    100 0 -1 canceltimer 1
+    200 0  5 canceltimer 1
+    300 0  5 switch 5 0 ends
+",
+    );
+    let recording = log.extracted();
+    assert_eq!(recording.resolved.hidden_switches, 0);
+    assert_eq!(steps(&recording, 5), "host 300");
 }

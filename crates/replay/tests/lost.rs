@@ -1,5 +1,6 @@
 //! Recordings in which events were lost.
 
+use common::text::{steps, trace};
 use common::{extracted, host, vcpu};
 use stealtime_events::{CpuId, Event, Kind};
 use stealtime_replay::predict::recorded;
@@ -145,4 +146,45 @@ fn leaves_unseen(sink: &Collected) {
     let to = moved_to(&task.steps);
     assert!(to.windows(2).all(|pair| pair[0] != pair[1]), "{to:?}");
     assert!(to.len() >= 15, "{to:?}");
+}
+
+/// What a CPU did while its events were lost is not known: its tasks wait until they are seen again.
+#[test]
+fn tasks_wait_from_a_gap_on_until_they_are_seen() {
+    let mut log = trace(
+        "
+      0 0  0 name 10 10
+      0 0  0 switch 0 10
+      0 1  0 switch 0 20
+      5 0 10 entry 0
+    100 0 10 exit 0 48
+    110 0 10 entry 0
+    400 1 20 canceltimer 1
+    400 0 10 lost 7
+    410 0 10 exit 0 48
+    420 0 10 entry 0
+    500 0 10 exit 0 12
+    503 0 10 switch 10 0 sleeps
+    504 0  0 waking 10 0
+    506 0  0 switch 0 10
+    508 0 10 switch 10 0 sleeps
+    510 0  0 waking 99 3
+    600 1 20 waking 30 1
+    700 1 20 canceltimer 1
+    700 0  0 lost 7
+    710 0 10 entry 0
+    800 0 10 exit 0 48
+",
+    );
+    log.append("900 1 20 waking 30 1");
+    let recording = log.extracted();
+    // The guest has halted, and was awake in vain: that is one wait to where it is seen again.
+    assert_eq!(
+        steps(&recording, 10),
+        "host 5, guest 95, exit48 10, sleep to 410, exit48 10, guest 80, halt12 5, sleep to 710, \
+         guest 90, exit48 100"
+    );
+    assert_eq!(steps(&recording, 20), "host 600, reach 0, host 300");
+    let gaps: Vec<&[(u64, u64)]> = recording.gaps.iter().map(|gaps| &*gaps.0).collect();
+    assert_eq!(gaps, [&[(110_000, 400_000), (510_000, 700_000)][..], &[]]);
 }

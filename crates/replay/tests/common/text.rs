@@ -35,8 +35,8 @@ impl Log {
             let rest: Vec<&str> = words.collect();
             let kind = self.kind(what, &rest);
             match task.strip_suffix('!') {
-                Some(tid) => self.interrupt(time_ns, cpu, number(tid) as i32, kind),
-                None => self.add(time_ns, cpu, number(task) as i32, kind),
+                Some(tid) => self.interrupt(time_ns, cpu, id(tid), kind),
+                None => self.add(time_ns, cpu, id(task), kind),
             }
         }
     }
@@ -48,7 +48,9 @@ impl Log {
         let has = |word: &str| rest.contains(&word);
         match what {
             "switch" => {
-                let state = if has("sleeps") { 1 } else { 0 } + if has("ends") { 0x10 } else { 0 };
+                let states = [("sleeps", 1), ("stops", 4), ("ends", 0x10)];
+                let state = states.iter().find(|state| has(state.0));
+                let state = state.map_or(0, |state| state.1);
                 let prio = if has("niced") { 125 } else { 120 };
                 switch_at(tid(0), tid(1), state, prio)
             }
@@ -176,6 +178,11 @@ fn of_kvm(what: &str, rest: &[&str]) -> Kind {
         },
         _ => panic!("{what}"),
     }
+}
+
+/// Of a task; -1 where it has none.
+fn id(text: &str) -> i32 {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no id"))
 }
 
 /// A decimal number, or a hexadecimal one behind 0x.
