@@ -22,7 +22,7 @@ pub fn trace(text: &str) -> Log {
 }
 
 impl Log {
-    /// Adds such lines.
+    /// Adds such lines, and puts all events in the order of time.
     pub fn append(&mut self, text: &str) {
         let lines = text.lines().map(str::trim);
         for line in lines.filter(|line| !line.is_empty()) {
@@ -39,6 +39,7 @@ impl Log {
                 None => self.add(time_ns, cpu, id(task), kind),
             }
         }
+        self.events.sort_by_key(|event| event.time_ns);
     }
 
     fn kind(&mut self, what: &str, rest: &[&str]) -> Kind {
@@ -51,7 +52,7 @@ impl Log {
                 let states = [("sleeps", 1), ("stops", 4), ("ends", 0x10)];
                 let state = states.iter().find(|state| has(state.0));
                 let state = state.map_or(0, |state| state.1);
-                let prio = if has("niced") { 125 } else { 120 };
+                let prio = if has("real-time") { 50 } else { 120 };
                 switch_at(tid(0), tid(1), state, prio)
             }
             "waking" => waking(tid(0), short(1)),
