@@ -173,6 +173,7 @@ fn halts_end_by_what_came_first() {
     153 1 11 entry 1
     154 0 10 halted 53
     156 0 10 entry 0
+    160 1 11 accepts 0
 ",
     );
     log.append(

@@ -15,6 +15,7 @@ mod hidden;
 mod hostile;
 mod hosts;
 mod lost;
+mod on_cpus;
 mod presence;
 mod quota;
 mod releases;
