@@ -1,5 +1,7 @@
 //! What small traces show of how their host is set.
 
+use std::collections::BTreeMap;
+
 use common::Log;
 use common::text::{steps, task, trace};
 use stealtime_replay::{Recording, SliceTimers};
@@ -131,4 +133,45 @@ fn a_vcpu_goes_on_to_compute_where_it_is_seen_to_the_end() {
     // It is preempted at the end, and was not seen to get its CPU.
     let (then, _) = begins("1000 0 10 switch 10 20");
     assert_eq!(then, Then::Repeat);
+}
+
+/// A VM stops in one of three periods after 30 or 32 ms, and its CPU goes to this task until the next one.
+fn limits(next: i32) -> BTreeMap<usize, (u64, u64)> {
+    let mut log = trace(
+        "
+      0 0 10 name 10 10
+      0 0  0 switch 0 10
+      1 0 10 entry 0
+    100 0 10 switch 10 0 sleeps
+",
+    );
+    let mut current = 0;
+    for period in 1..=13 {
+        let begin = period * 100_000;
+        let mut add = |after: u64, line: &str| log.append(&format!("{} {line}", begin + after));
+        add(0, "1 0! expiretimer 9 sched_cfs_period_timer 0");
+        let has_stopped = period % 3 == 1 && period > 1;
+        if !has_stopped {
+            add(100, "1 0! waking 10 0");
+        }
+        add(200, &format!("0 {current} switch {current} 10"));
+        match period % 3 {
+            0 => {
+                current = next;
+                let ran = 30_000 + period % 2 * 2_000;
+                add(200 + ran, &format!("0 10 switch 10 {next}"));
+            }
+            _ => {
+                current = 0;
+                add(10_200, "0 10 switch 10 0 sleeps");
+            }
+        }
+    }
+    log.extracted().limits
+}
+
+#[test]
+fn a_limit_stops_a_vm_though_its_cpu_is_idle() {
+    assert_eq!(limits(0), [(0, (32_000_000, 100_000_000))].into());
+    assert_eq!(limits(20), BTreeMap::new());
 }
