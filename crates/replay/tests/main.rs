@@ -1,5 +1,6 @@
 //! All tests in one binary: each binary costs a link, and tests of one run side by side.
 
+mod answers;
 mod births;
 mod common;
 mod copies;

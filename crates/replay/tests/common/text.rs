@@ -252,6 +252,9 @@ fn until(end: Until) -> String {
             let [phase, period] = [phase_ns, period_ns].map(|ns| us(ns.into()));
             format!("grid {phase} of {period} nth {nth} late {late_us}")
         }
+        Until::AfterEdge {
+            edge, ns, exit_us, ..
+        } => format!("answer to {} {} exit {exit_us}", edge.0, us(ns.into())),
         _ => format!("{end:?}"),
     }
 }
