@@ -8,9 +8,9 @@ use crate::common;
 /// Of each round, in us: when its answers come after the request.
 type Delays<'a> = &'a [&'a [u64]];
 
-/// A vCPU asks a thread of its VMM for something, which passes it on 20 us later and sleeps. The vCPU halts after
-/// 30 us, and 30 us after each answer its CPU has left its idle state. A round takes 10 ms, and every second one
-/// `longer` us in addition.
+/// A vCPU asks a thread of its VMM for something. The thread passes it on 20 us later and sleeps. The vCPU
+/// halts after 30 us, and 30 us after each answer its CPU has left its idle state. A round takes 10 ms, and
+/// every second one `longer` us in addition.
 fn recorded(longer: u64, rounds: Delays) -> Recording {
     let mut log = trace(
         "

@@ -47,7 +47,7 @@ fn a_stall_is_a_part_of_what_its_task_computes() {
     assert_eq!(late(&without.tick_late), "6000+10");
 }
 
-/// Nothing is computed by who polls in a halt, or where a CPU is idle.
+/// A vCPU that polls in a halt computes nothing, nor does an idle CPU.
 #[test]
 fn cpus_that_compute_nothing_are_late_for_another_reason() {
     let log = trace(

@@ -356,26 +356,26 @@ fn a_thread_works_for_the_vm_that_it_wakes_or_that_wakes_it() {
 ",
     );
     for round in 1..=10 {
-        let at = |us: u64| round * 1_000 + us;
+        let place = |us: u64| round * 1_000 + us;
         let lines = [
             // Thread 30 wakes vCPU 0 of the first VM, which wakes thread 31.
-            (at(0), "0 10 exit 0 12"),
-            (at(1), "0 10 switch 10 0 sleeps"),
-            (at(100), "2 20 switch 20 30"),
-            (at(101), "2 30 waking 10 0"),
-            (at(105), "2 30 switch 30 20 sleeps"),
-            (at(110), "0 0 switch 0 10"),
-            (at(112), "0 10 halted 112 slept"),
-            (at(113), "0 10 entry 0"),
-            (at(200), "0 10 exit 0 30"),
-            (at(201), "0 10 waking 31 3"),
-            (at(202), "0 10 entry 0"),
-            (at(203), "3 0 switch 0 31"),
-            (at(204), "3 31 switch 31 0 sleeps"),
+            (place(0), "0 10 exit 0 12"),
+            (place(1), "0 10 switch 10 0 sleeps"),
+            (place(100), "2 20 switch 20 30"),
+            (place(101), "2 30 waking 10 0"),
+            (place(105), "2 30 switch 30 20 sleeps"),
+            (place(110), "0 0 switch 0 10"),
+            (place(112), "0 10 halted 112 slept"),
+            (place(113), "0 10 entry 0"),
+            (place(200), "0 10 exit 0 30"),
+            (place(201), "0 10 waking 31 3"),
+            (place(202), "0 10 entry 0"),
+            (place(203), "3 0 switch 0 31"),
+            (place(204), "3 31 switch 31 0 sleeps"),
             // The daemon wakes thread 32.
-            (at(300), "2 20 waking 32 3"),
-            (at(303), "3 0 switch 0 32"),
-            (at(304), "3 32 switch 32 0 sleeps"),
+            (place(300), "2 20 waking 32 3"),
+            (place(303), "3 0 switch 0 32"),
+            (place(304), "3 32 switch 32 0 sleeps"),
         ];
         for (us, line) in lines {
             log.append(&format!("{us} {line}"));

@@ -13,8 +13,8 @@ use super::kinds::{switch_at, wakeup, waking};
 pub const BEGIN_NS: u64 = 3_000_000_000;
 const US: u64 = 1_000;
 
-/// A trace of such lines: a time in us since the begin, the CPU, its current task, and what happens. A task that
-/// is interrupted has `!` behind its id. Times of timers are in us since the begin too.
+/// A trace of such lines: a time in us since the begin, the CPU, its current task, and what happens. A task
+/// that is interrupted has `!` behind its id. Times of timers are in us since the begin too.
 pub fn trace(text: &str) -> Log {
     let mut log = Log::default();
     log.append(text);
