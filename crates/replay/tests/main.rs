@@ -17,6 +17,7 @@ mod hostile;
 mod hosts;
 mod lost;
 mod on_cpus;
+mod predict;
 mod presence;
 mod quota;
 mod releases;

@@ -5,6 +5,7 @@ pub mod drawn;
 pub(crate) mod kinds;
 pub mod made;
 pub mod text;
+pub mod tasks;
 
 use std::sync::Arc;
 
