@@ -11,6 +11,7 @@ mod ends;
 mod exports;
 mod delays;
 mod demands;
+mod fit;
 mod halts;
 mod hidden;
 mod hostile;

@@ -1,0 +1,225 @@
+//! Which hosts a fit tries, in which order, and which one it keeps.
+
+use std::cell::RefCell;
+
+use common::tasks::{guest, of_tasks, vcpu_task};
+use common::{host, record};
+use stealtime_hypervisor::fair::{Feature, Preempt};
+use stealtime_replay::fit::{Dimension, Fitted, Hypothesis, fit_among};
+use stealtime_replay::host::{Assumed, as_recorded, knobs};
+use stealtime_replay::predict::{Times, replay};
+use stealtime_replay::{RecordedTask, Recording};
+use stealtime_simulator::Fault;
+use stealtime_simulator::config::{VmConfig, WorkloadConfig};
+use stealtime_simulator::script::Stall;
+
+use crate::common;
+
+const MS: u64 = 1_000_000;
+
+/// What a fit finds, and in what each hypothesis that it tries differs from the first one.
+fn tried(recording: &Recording, was: &Times, known: &Assumed) -> (Fitted, Vec<String>) {
+    let hypotheses = RefCell::new(Vec::<Hypothesis>::new());
+    let among = |hypothesis: &Hypothesis| {
+        hypotheses.borrow_mut().push(hypothesis.clone());
+        true
+    };
+    let unset = |_: &mut _| Ok::<(), Fault>(());
+    let fitted = fit_among(recording, was, known, among, unset).expect("it can be replayed");
+    let hypotheses = hypotheses.into_inner();
+    let text = |hypothesis: &Hypothesis| {
+        let differences = hypotheses[0].differences(hypothesis).into_iter();
+        let values =
+            differences.filter_map(|dimension: Dimension| dimension.value(hypothesis, &[]));
+        values.collect::<Vec<_>>().join("; ")
+    };
+    let texts = hypotheses.iter().map(text).collect();
+    (fitted, texts)
+}
+
+/// Two VMs that share a CPU and compute for so long.
+fn shared(ns: [u64; 2]) -> Recording {
+    let busy = |vm: usize| RecordedTask {
+        ran_on: vec![0],
+        first_cpu: 0,
+        ..vcpu_task(vm as i32, (vm, 0), vec![guest(ns[vm])])
+    };
+    of_tasks(vec![busy(0), busy(1)], 100 * MS).0
+}
+
+/// Its replay on such a host.
+fn times(recording: &Recording, assumed: &Assumed) -> Times {
+    let config = as_recorded(recording, knobs(recording), assumed, 0);
+    replay(recording, &config).expect("it can be replayed")
+}
+
+#[test]
+fn hosts_come_first_then_moves_then_single_vms() {
+    let recording = shared([20 * MS; 2]);
+    let was = times(&recording, &Assumed::default());
+    let (fitted, list) = tried(&recording, &was, &Assumed::default());
+    let expected = [
+        "",
+        "full preemption",
+        "each VM in a cgroup",
+        "each VM in a cgroup; full preemption",
+        "each VM in a cgroup, and in it each vCPU",
+        "each VM in a cgroup, and in it each vCPU; full preemption",
+        "the simulated scheduler places tasks",
+        "VM 0 in a cgroup",
+        "VM 1 in a cgroup",
+    ];
+    assert_eq!(list, expected);
+    assert_eq!((fitted.tried, fitted.misfit.times_ns), (9, 0));
+}
+
+/// A VM that has a cgroup is tried without, others in addition to it.
+#[test]
+fn single_vms_are_tried_as_other_than_the_user_says() {
+    let known = Assumed {
+        own_group: [1].into(),
+        vcpu_groups: Some(true),
+        preempt: Some(Preempt::Lazy),
+        ..Assumed::default()
+    };
+    let recording = shared([20 * MS; 2]);
+    let was = times(&recording, &known);
+    let expected = [
+        "",
+        "each VM in a cgroup, and in it each vCPU",
+        "the simulated scheduler places tasks",
+        "VM 0 and VM 1 in a cgroup, and in it each vCPU",
+        "no cgroups",
+    ];
+    assert_eq!(tried(&recording, &was, &known).1, expected);
+}
+
+fn vm((number, workload, vcpus, cpu_weight): (u32, &str, u32, u32)) -> VmConfig {
+    VmConfig {
+        name: format!("vm{number}"),
+        workload: WorkloadConfig::named(workload),
+        vcpus,
+        cpu_weight,
+        ..VmConfig::default()
+    }
+}
+
+#[test]
+fn weights_are_fitted_to_each_layout_and_then_the_rest_is_tried_again() {
+    let vms = [(0, "busy", 1, 100), (1, "busy", 1, 300)].map(vm);
+    let (recording, was) = record(&host(1, vms.to_vec(), 300 * MS, 1));
+    let equal = [
+        "",
+        "each VM in a cgroup",
+        "each VM in a cgroup, and in it each vCPU",
+        "the simulated scheduler places tasks",
+        "VM 0 in a cgroup",
+        "VM 1 in a cgroup",
+    ];
+    let weighted = [
+        "each VM in a cgroup; weights: VM 1 300",
+        "each VM in a cgroup, and in it each vCPU; weights: VM 1 300",
+        // The second of these fits better.
+        "each VM in a cgroup; weights: VM 1 300",
+        "the simulated scheduler places tasks; each VM in a cgroup, and in it each vCPU; weights: VM 1 300",
+    ];
+    let (fitted, list) = tried(&recording, &was, &Assumed::default());
+    assert_eq!(list, [&equal[..], &weighted].concat());
+    assert_eq!(fitted.hypothesis.weights, [(1, 300)].into());
+    let known = Assumed {
+        weights_known: true,
+        ..Assumed::default()
+    };
+    let (fitted, list) = tried(&recording, &was, &known);
+    assert_eq!(list, equal);
+    assert!(fitted.hypothesis.weights.is_empty());
+}
+
+#[test]
+fn no_weights_are_tried_again_where_none_explain_the_times() {
+    let recording = shared([20 * MS; 2]);
+    let mut was = times(&recording, &Assumed::default());
+    // All wait longer than any replay has them wait.
+    for vcpu in &mut was.vcpus {
+        vcpu.ready_ns += 40 * MS;
+    }
+    let known = Assumed {
+        preempt: Some(Preempt::Lazy),
+        ..Assumed::default()
+    };
+    let expected = [
+        "",
+        "each VM in a cgroup",
+        "each VM in a cgroup, and in it each vCPU",
+        "the simulated scheduler places tasks",
+        "VM 0 in a cgroup",
+        "VM 1 in a cgroup",
+    ];
+    assert_eq!(tried(&recording, &was, &known).1, expected);
+}
+
+/// While the first task's CPU stalls it keeps that, and the second one waits.
+#[test]
+fn stalls_are_tried_where_there_are_some_and_times_are_far_off() {
+    let calm = shared([20 * MS, 2 * MS]);
+    let mut stalled = calm.clone();
+    let stall = Stall {
+        step: 0,
+        after_ns: MS,
+        ns: 18 * MS,
+    };
+    stalled.tasks[0].stalls = [stall].into();
+    let known = |stalls| Assumed {
+        groups: Some(false),
+        preempt: Some(Preempt::Lazy),
+        stalls,
+        ..Assumed::default()
+    };
+    let with = times(&stalled, &known(true));
+    let without = times(&stalled, &known(false));
+    let mut other = without.clone();
+    other.vcpus[0].ready_ns += 30 * MS;
+    let first = ["", "the simulated scheduler places tasks"];
+    let again = [
+        "tasks stall with their CPU",
+        "the simulated scheduler places tasks; tasks stall with their CPU",
+    ];
+    let all = [first, again].concat();
+    for (recording, was, expected, stalls) in [
+        (&stalled, &with, &all[..], true),
+        (&stalled, &without, &first[..], false),
+        (&calm, &with, &first[..], false),
+        // They make it worse.
+        (&stalled, &other, &all[..], false),
+    ] {
+        let (fitted, list) = tried(recording, was, &known(false));
+        assert_eq!(list, expected);
+        assert_eq!(fitted.hypothesis.stalls, stalls, "{list:?}");
+        assert_eq!(fitted.config.scripts.tasks[0].stalls.is_empty(), !stalls);
+    }
+}
+
+#[test]
+fn no_wakeup_preemption_is_tried_where_wakeups_preempt_less_than_in_replays() {
+    for preempt in [true, false] {
+        let sleepy = (0..3).map(|n| (n, "cyclictest", 2, 100));
+        let vms: Vec<_> = sleepy.chain([(3, "busy", 1, 100)]).map(vm).collect();
+        let mut config = host(1, vms, 500 * MS, 1);
+        let sched = &mut config.knobs.sched;
+        if !preempt {
+            sched.features = sched.features.without(Feature::WakeupPreemption);
+        }
+        let (recording, was) = record(&config);
+        let list = |known: &Assumed| {
+            let (_, list) = tried(&recording, &was, known);
+            let without = |text: &&String| text.contains("wakeups do not preempt");
+            list.iter().filter(without).count()
+        };
+        let stated = Assumed {
+            wakeups_preempt: Some(true),
+            ..Assumed::default()
+        };
+        assert_eq!(list(&Assumed::default()), usize::from(!preempt));
+        assert_eq!(list(&stated), 0);
+    }
+}
