@@ -211,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn who_sleeps_again_or_seems_to_fall_asleep_twice_is_awake_in_between() {
+        let slept = |times: &[(u64, bool)]| {
+            let mut task = Task::new(State::Running { since: 0 });
+            for &(time, begins) in times {
+                match begins {
+                    true => task.asleep.begins(time),
+                    false => task.asleep.ends(time),
+                }
+            }
+            task
+        };
+        // The wait is from 200 to 300.
+        assert!(!was_busy(slept(&[(10, true), (20, false), (210, true)])));
+        assert!(was_busy(slept(&[(10, true), (20, false)])));
+        assert!(was_busy(slept(&[(10, true), (15, true), (20, false)])));
+    }
+
+    #[test]
     fn what_was_computed_is_known_between_changes() {
         let mut computed = Computed::default();
         computed.change(100, 0, true);

@@ -332,4 +332,78 @@ mod tests {
         );
         assert_eq!(limited(period(140_000_000, 90_000_000, false)), None);
     }
+
+    /// The limit that periods show, each so long and with so much CPU time of the VM, in ms. `None`: events
+    /// are lost.
+    fn limit(periods: &[Option<(u64, u64, AtEnd)>]) -> Option<(u64, u64)> {
+        const MS: u64 = 1_000_000;
+        let mut quotas = Quotas::default();
+        let (mut now, mut ran_ns) = (1, 0);
+        quotas.period_over(7, now, &BTreeMap::from([(3, AtEnd::default())]));
+        for period in periods {
+            let Some((ms, ran_ms, end)) = *period else {
+                quotas.lost();
+                continue;
+            };
+            now += ms * MS;
+            ran_ns += ran_ms * MS;
+            let state = AtEnd {
+                ran_ns,
+                last_ran: now - 50 * MS,
+                ..end
+            };
+            quotas.period_over(7, now, &BTreeMap::from([(3, state)]));
+            quotas.runs(3, now + MS);
+        }
+        let limit = quotas.limits().get(&3).copied();
+        limit.map(|(quota, period)| (quota / MS, period / MS))
+    }
+
+    /// Periods of 100 ms that end so after each of these CPU times, in ms.
+    fn whole(end: AtEnd, ran_ms: &[u64]) -> Vec<Option<(u64, u64, AtEnd)>> {
+        ran_ms.iter().map(|&ms| Some((100, ms, end))).collect()
+    }
+
+    #[test]
+    fn only_whole_periods_that_are_known_show_that_a_vm_runs_for_longer() {
+        let stopped = [whole(STOPPED, &[40; 3]), whole(HALTED, &[10; 4])].concat();
+        let and = |more: &[Option<(u64, u64, AtEnd)>]| limit(&[&stopped, more].concat());
+        let found = Some((40, 100));
+        assert_eq!(and(&[]), found);
+        assert_eq!(and(&[Some((100, 90, HALTED))]), None);
+        assert_eq!(and(&[Some((149, 90, HALTED))]), None);
+        // The timer rested, or events were lost.
+        assert_eq!(and(&[Some((150, 90, HALTED))]), found);
+        assert_eq!(and(&[Some((300, 90, HALTED))]), found);
+        assert_eq!(and(&[None, Some((100, 90, HALTED))]), found);
+    }
+
+    #[test]
+    fn a_vm_that_waits_at_the_end_of_half_of_the_periods_has_a_limit() {
+        let of_ten = |stopped| {
+            let seldom = whole(HALTED, &vec![10; 10 - stopped]);
+            limit(&[whole(WAITS, &vec![40; stopped]), seldom].concat())
+        };
+        let found = Some((40, 100));
+        assert_eq!([4, 5, 6].map(of_ten), [None, found, found]);
+    }
+
+    #[test]
+    fn nine_in_ten_stops_are_after_equal_time_to_within_a_quarter() {
+        let stops =
+            |ran_ms: &[u64]| limit(&[whole(STOPPED, ran_ms), whole(HALTED, &[1; 7])].concat());
+        assert_eq!(stops(&[4, 4, 5, 3, 4]), Some((4, 100)));
+        assert_eq!(stops(&[4, 4, 4, 1, 1]), None);
+    }
+
+    #[test]
+    fn a_period_is_between_expiries_alone() {
+        let ends = [
+            (98, 40, STOPPED),
+            (98, 40, STOPPED),
+            (104, 40, STOPPED),
+            (104, 10, HALTED),
+        ];
+        assert_eq!(limit(&ends.map(Some)), Some((40, 104)));
+    }
 }

@@ -18,6 +18,7 @@ mod hostile;
 mod hosts;
 mod lost;
 mod on_cpus;
+mod newidle;
 mod predict;
 mod presence;
 mod quota;
