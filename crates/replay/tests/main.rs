@@ -2,6 +2,7 @@
 
 mod answers;
 mod births;
+mod clocked;
 mod common;
 mod copies;
 mod counts;
