@@ -7,20 +7,19 @@ use crate::scripts::{IDLE, Scripts};
 use crate::task::{State, Task};
 
 impl Scripts {
-    /// Events of this CPU were lost since its latest one. What its tasks did since is not known, and they
-    /// wait until they are seen again.
-    pub(crate) fn on_loss(&mut self, cpu: usize, gap_start: u64) {
+    /// Events of this CPU were lost from its latest one to `gap_end`. What its tasks did meanwhile is not
+    /// known, and they wait until they are seen again.
+    pub(crate) fn on_loss(&mut self, cpu: usize, gap_start: u64, gap_end: u64) {
         self.quotas.lost();
         self.is_lossy = true;
-        let now = self.now;
         for task in self.tasks.iter_mut() {
             if task.cpu().is_some_and(|target| target as usize == cpu) {
-                task.lost(gap_start, now);
+                task.lost(gap_start, gap_end);
             }
         }
         self.cpus[cpu].lost.push(Stretch {
             start: gap_start.max(self.first),
-            end: now,
+            end: gap_end,
         });
         self.cpus[cpu].current = None;
     }

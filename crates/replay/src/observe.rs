@@ -83,7 +83,7 @@ impl Observer for Scripts {
                 self.switch_tasks(cpu, known, SwitchOut::Asleep, thread, prio);
                 self.now = now;
             }
-            None if since > 0 && !thread.tid.is_idle() => self.seen_again(cpu, thread),
+            None if !thread.tid.is_idle() => self.seen_again(cpu, thread),
             None => {}
         }
     }
@@ -109,7 +109,7 @@ impl Observer for Scripts {
     fn entry(&mut self, _: VcpuIndex, place: &Place, _: u64) {
         let now = self.now;
         self.cpus[usize::from(place.cpu)].goes_on();
-        let task = self.task(place.thread_ref());
+        let task = self.task_on(place.cpu, place.thread_ref());
         task.settle(now);
         task.end_halt_unseen();
         task.yields();
@@ -121,7 +121,7 @@ impl Observer for Scripts {
         let now = self.now;
         let halts = exit.class == Class::Halt;
         self.halts += u64::from(halts);
-        let task = self.task(place.thread_ref());
+        let task = self.task_on(place.cpu, place.thread_ref());
         task.settle(now);
         if exit.class == Class::PreemptionTimer {
             task.ticks(now);
@@ -164,7 +164,13 @@ impl Observer for Scripts {
 
     fn lost(&mut self, loss: &Loss) {
         self.timers.lost(loss.cpu);
-        self.on_loss(usize::from(loss.cpu), loss.since);
+        // Before the first event nothing is known that a gap could cut.
+        let gap_end = if loss.is_first {
+            self.now
+        } else {
+            loss.time.max(self.now)
+        };
+        self.on_loss(usize::from(loss.cpu), loss.since, gap_end);
     }
 
     fn event(&mut self, event: &Event, place: &Place, names: &dyn Names) {

@@ -164,6 +164,15 @@ impl Scripts {
         self.task_in(thread, State::Running { since: first })
     }
 
+    /// The same for the current task of a CPU. One without a recorded switch has had this CPU all the time.
+    pub(crate) fn task_on(&mut self, cpu: u16, thread: ThreadRef) -> &mut Task {
+        let task = self.task(thread);
+        if task.ran_on.is_none() {
+            task.runs_on(cpu);
+        }
+        task
+    }
+
     /// A task; one that was not seen before was in this state when the recording began.
     pub(crate) fn task_in(&mut self, thread: ThreadRef, state: State) -> &mut Task {
         self.task_or(thread, || Task::new(state))

@@ -146,7 +146,8 @@ impl Scripts {
             };
         }
         let waker = origin.thread;
-        let is_other = !waker.tid.is_idle() && waker.index != target;
+        // Without an id (perf's -1, of a task that exits) no script has the point.
+        let is_other = waker.tid.0 > 0 && waker.index != target;
         if !(is_other && self.may_be_task(origin)) {
             self.resolved.unknown += 1;
             return Cause::Known(Until::Time(time));
@@ -154,7 +155,7 @@ impl Scripts {
         self.resolved.edges += 1;
         let now = self.now;
         let edge = self.new_edge();
-        let task = self.task(waker);
+        let task = self.task_on(origin.cpu, waker);
         task.settle(now);
         task.steps.push(Step::Reach(edge));
         let waker_vm = task.vcpu.map(|(vm, _)| vm);

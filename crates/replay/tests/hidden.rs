@@ -2,7 +2,7 @@
 
 use common::Log;
 use common::kinds::{switch, switch_at, waking};
-use common::text::{steps, trace};
+use common::text::{steps, task, trace};
 use stealtime_replay::Recording;
 use stealtime_replay::predict::demand_ns;
 
@@ -64,4 +64,51 @@ fn events_without_a_task_hide_no_switch() {
     let recording = log.extracted();
     assert_eq!(recording.resolved.hidden_switches, 0);
     assert_eq!(steps(&recording, 5), "host 300");
+}
+
+/// As on isolated CPUs: a vCPU and a thread that keep their CPUs are in the recording without a switch.
+#[test]
+fn tasks_that_keep_their_cpus_need_no_switch() {
+    let log = trace(
+        "
+      0 1  0 name 20 20
+      0 2  0 switch 0 30
+     10 1 20 entry 0
+     50 2 30 switch 30 0 sleeps
+    100 1 20 exit 0 48
+    110 1 20 entry 0
+    200 3 40 waking 30 2
+    210 2  0 switch 0 30
+    300 1 20 exit 0 48
+",
+    );
+    let recording = log.extracted();
+    assert!(recording.never_ran.is_empty());
+    let guest = task(&recording, 20);
+    assert_eq!((guest.vcpu, &guest.ran_on[..]), (Some((0, 0)), &[1][..]));
+    assert_eq!(
+        steps(&recording, 20),
+        "host 10, guest 90, exit48 10, guest 190"
+    );
+    // What the thread on CPU 3 wakes waits for it.
+    assert_eq!(steps(&recording, 30), "host 50, sleep for 0, host 90");
+    assert_eq!(steps(&recording, 40), "host 200, reach 0, host 100");
+}
+
+/// A task that exits wakes another one, and no script of a replay would have that point.
+#[test]
+fn who_is_woken_by_a_task_without_an_id_sleeps_until_a_time() {
+    let log = trace(
+        "
+      0 0  0 switch 0 5
+      0 1  0 switch 0 6
+     50 1  6 switch 6 0 sleeps
+    100 0 -1 waking 6 1
+    110 1  0 switch 0 6
+    300 0  5 switch 5 0 ends
+",
+    );
+    let recording = log.extracted();
+    assert_eq!(steps(&recording, 6), "host 50, sleep to 100, host 190");
+    assert_eq!(recording.edges, 0);
 }

@@ -188,3 +188,39 @@ fn tasks_wait_from_a_gap_on_until_they_are_seen() {
     let gaps: Vec<&[(u64, u64)]> = recording.gaps.iter().map(|gaps| &*gaps.0).collect();
     assert_eq!(gaps, [&[(110_000, 400_000), (510_000, 700_000)][..], &[]]);
 }
+
+/// The first events of CPU 3 are lost: task 20, which slept on CPU 2, is on CPU 3 when that shows.
+#[test]
+fn a_task_is_seen_again_on_a_cpu_of_which_nothing_was_recorded() {
+    let log = trace(
+        "
+      0 2  0 switch 0 20
+      0 1  0 switch 0 30
+    100 2 20 switch 20 0 sleeps
+    190 3  0 lost 5
+    200 3 20 canceltimer 5
+    250 3 20 switch 20 0 sleeps
+    300 1 30 waking 20 3
+    301 3  0 switch 0 20
+    400 3 20 switch 20 0 sleeps
+",
+    );
+    assert_eq!(
+        steps(&log.extracted(), 20),
+        "host 100, sleep to 200, move 3, host 50, sleep for 0, host 99, sleep forever"
+    );
+}
+
+/// No other CPU has an event in the gap.
+#[test]
+fn a_gap_ends_where_the_loss_shows() {
+    let log = trace(
+        "
+      0 0  0 switch 0 10
+    110 0 10 canceltimer 1
+    400 0 10 lost 7
+    410 0 10 canceltimer 1
+",
+    );
+    assert_eq!(log.extracted().gaps[0].0[..], [(110_000, 400_000)]);
+}

@@ -4,8 +4,8 @@ pub mod drawn;
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;
 pub mod made;
-pub mod text;
 pub mod tasks;
+pub mod text;
 
 use std::sync::Arc;
 
