@@ -11,7 +11,7 @@ use crate::common;
 
 const LAZY: u8 = Context::NEED_RESCHED_LAZY;
 const AT_ONCE: u8 = Context::NEED_RESCHED;
-/// A vCPU, a thread, and who is woken.
+/// A vCPU, a thread, and the task that is woken.
 const VCPU: i32 = 7;
 const THREAD: i32 = 9;
 const WOKEN: i32 = 8;
