@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_again_or_seems_to_fall_asleep_twice_is_awake_in_between() {
+    fn who_sleeps_again_or_seems_to_fall_asleep_again_is_awake_in_between() {
         let slept = |times: &[(u64, bool)]| {
             let mut task = Task::new(State::Running { since: 0 });
             for &(time, begins) in times {
@@ -225,7 +225,12 @@ mod tests {
         // The wait is from 200 to 300.
         assert!(!was_busy(slept(&[(10, true), (20, false), (210, true)])));
         assert!(was_busy(slept(&[(10, true), (20, false)])));
-        assert!(was_busy(slept(&[(10, true), (15, true), (20, false)])));
+        assert!(was_busy(slept(&[
+            (10, true),
+            (12, true),
+            (15, true),
+            (20, false)
+        ])));
     }
 
     #[test]

@@ -394,6 +394,9 @@ mod tests {
             |ran_ms: &[u64]| limit(&[whole(STOPPED, ran_ms), whole(HALTED, &[1; 7])].concat());
         assert_eq!(stops(&[4, 4, 5, 3, 4]), Some((4, 100)));
         assert_eq!(stops(&[4, 4, 4, 1, 1]), None);
+        // And to within two slices.
+        assert_eq!(stops(&[60, 60, 69, 51, 60]), Some((60, 100)));
+        assert_eq!(stops(&[60, 60, 60, 49, 49]), None);
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 
+use common::kinds::{switch, wakeup, waking};
 use common::tasks::{guest, of_tasks, vcpu_task};
-use common::{host, record};
+use common::{Log, host, record};
+use stealtime_events::Context;
 use stealtime_hypervisor::fair::{Feature, Preempt};
 use stealtime_replay::fit::{Dimension, Fitted, Hypothesis, fit_among};
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
 use stealtime_replay::predict::{Times, replay};
-use stealtime_replay::{RecordedTask, Recording};
+use stealtime_replay::{Decisions, RecordedTask, Recording};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::{VmConfig, WorkloadConfig};
 use stealtime_simulator::script::Stall;
@@ -221,5 +223,37 @@ fn no_wakeup_preemption_is_tried_where_wakeups_preempt_less_than_in_replays() {
         };
         assert_eq!(list(&Assumed::default()), usize::from(!preempt));
         assert_eq!(list(&stated), 0);
+    }
+}
+
+/// Wakeups on a busy CPU, of which so many in 1000 preempt.
+fn decisions(permille: u64) -> Decisions {
+    let mut log = Log::default();
+    log.add(0, 0, 0, switch(0, 7, 0));
+    for number in 0..1_000 {
+        log.add(1 + number, 0, 7, waking(8, 0));
+        log.add(1 + number, 0, 7, wakeup(8, 0));
+        if let Some(event) = log.events.last_mut().filter(|_| number < permille) {
+            event.context = Context::from_bits(Context::NEED_RESCHED_LAZY);
+        }
+    }
+    log.extracted().decisions
+}
+
+#[test]
+fn wakeups_preempt_less_if_that_is_by_more_than_a_tenth_of_them() {
+    let vms = [(0, "cyclictest", 2, 100), (1, "busy", 1, 100)].map(vm);
+    let (recording, mut was) = record(&host(1, vms.to_vec(), 300 * MS, 1));
+    was.decisions = decisions(999);
+    let (fitted, _) = tried(&recording, &was, &Assumed::default());
+    let replayed = fitted.times.decisions.preempt_permille();
+    let replayed = replayed.expect("many wakeups");
+    for (fewer, expected) in [(100, 0), (101, 1)] {
+        was.decisions = decisions(replayed - fewer);
+        let (_, list) = tried(&recording, &was, &Assumed::default());
+        let without = list
+            .iter()
+            .filter(|text| text.contains("wakeups do not preempt"));
+        assert_eq!(without.count(), expected, "{fewer} of {replayed}");
     }
 }
