@@ -593,7 +593,8 @@ fn waiting<const N: usize>(vms: [[u64; 2]; N]) -> Times {
 fn the_second_step_of_weights_is_as_long_as_the_first_one_left_to_do() {
     let recorded = waiting([[450, 450]; 3]);
     let mut fit = WeightFit::default();
-    // Odds to run of 1/8, 2 and 4: three, minus one and minus two doublings are missing. Half is done at once.
+    // Odds to run of 1/8, 2 and 4: three, minus one and minus two doublings are missing.
+    // Half of them is done at once.
     assert!(fit.step(&recorded, &waiting([[100, 800], [600, 300], [720, 180]])));
     // 2^2.5 and 2^0.5 of the least.
     assert_eq!(fit.weights(false), BTreeMap::from([(0, 570), (1, 140)]));
