@@ -473,6 +473,39 @@ fn a_hypothesis_sets_two_of_the_recorded_knobs() {
 }
 
 #[test]
+fn a_replay_assumes_the_hypothesis_and_what_else_is_known() {
+    let hypothesis = Hypothesis {
+        stalls: true,
+        placement: Placement::Simulated,
+        timed_moves: true,
+        balanced: true,
+        cgroups: CgroupLayout {
+            every_vm: true,
+            per_vcpu: true,
+            single_vms: [2].into(),
+        },
+        weights: BTreeMap::from([(1, 300)]),
+        ..host(0)
+    };
+    let known = Assumed {
+        task_pins: vec![(7, vec![0])],
+        ..Assumed::default()
+    };
+    let expected = Assumed {
+        groups: Some(true),
+        vcpu_groups: Some(true),
+        own_group: [2].into(),
+        weights: BTreeMap::from([(1, 300)]),
+        placement: Some(Placement::Simulated),
+        timed_moves: true,
+        balanced: Some(true),
+        stalls: true,
+        ..known.clone()
+    };
+    assert_eq!(hypothesis.assumed(&known), expected);
+}
+
+#[test]
 fn weights_are_named_by_their_vms() {
     let words = |weights: &[(usize, u32)]| {
         let hypothesis = Hypothesis {
