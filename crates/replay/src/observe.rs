@@ -83,8 +83,7 @@ impl Observer for Scripts {
                 self.switch_tasks(cpu, known, SwitchOut::Asleep, thread, prio);
                 self.now = now;
             }
-            None if !thread.tid.is_idle() => self.seen_again(cpu, thread),
-            None => {}
+            None => self.seen_again(cpu, thread),
         }
     }
 

@@ -1,6 +1,6 @@
 //! VMs with demand that comes with time, on hosts that have lost VMs.
 
-use common::tasks::{guest, of_tasks, thread, vcpu_task};
+use common::made::{of_tasks, run, thread, vcpu_task};
 use stealtime_replay::{Counted, Counts, RecordedTask, Recording, Wait};
 use stealtime_simulator::script::{Edge, Step, Then, Until};
 
@@ -45,9 +45,9 @@ fn serves(what: Served, end: Until) -> RecordedTask {
             0 => what.slept_ns,
             _ => 0,
         };
-        steps.extend([Step::Halt(end), Step::Slept(slept_ns), guest(2 * MS)]);
+        steps.extend([Step::Halt(end), Step::Slept(slept_ns), run(2 * MS)]);
     }
-    steps.extend([guest(2 * MS), guest(2 * MS)]);
+    steps.extend([run(2 * MS), run(2 * MS)]);
     waits.push(wait(steps.len(), 40 * MS, what.wait_ns));
     steps.push(Step::Halt(end));
     RecordedTask {
@@ -59,7 +59,7 @@ fn serves(what: Served, end: Until) -> RecordedTask {
 
 /// The recording of these tasks and of vCPUs of VMs 1 and 3 that compute.
 fn among(mut tasks: Vec<RecordedTask>) -> Recording {
-    let busy = |tid: i32| vcpu_task(tid, (tid as usize, 0), vec![guest(MS)]);
+    let busy = |tid: i32| vcpu_task(tid, (tid as usize, 0), vec![run(MS)]);
     tasks.extend([1, 3].map(busy));
     of_tasks(tasks, 41 * MS).0
 }
@@ -145,11 +145,11 @@ fn timers_of_threads_are_those_of_the_recording_if_their_vm_has_demand_with_time
     let sleeps = |tid, vm| RecordedTask {
         vm: Some(vm),
         waits: [wait(1, 4 * MS, MS)].into(),
-        ..thread(tid, vec![guest(MS), Step::Sleep(TIMER), guest(MS)])
+        ..thread(tid, vec![run(MS), Step::Sleep(TIMER), run(MS)])
     };
     let computes = RecordedTask {
         then: Then::Compute,
-        ..vcpu_task(2, (2, 0), vec![guest(30 * MS)])
+        ..vcpu_task(2, (2, 0), vec![run(30 * MS)])
     };
     let tasks = vec![serves(USUAL, TIMER), computes, sleeps(4, 0), sleeps(5, 2)];
     let fewer = without(&among(tasks), &[1]);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use common::kinds::{switch, wakeup, waking};
-use common::tasks::{guest, of_tasks, vcpu_task};
+use common::made::{of_tasks, run, vcpu_task};
 use common::{Log, host, record};
 use stealtime_events::Context;
 use stealtime_hypervisor::fair::{Feature, Preempt};
@@ -44,7 +44,7 @@ fn shared(ns: [u64; 2]) -> Recording {
     let busy = |vm: usize| RecordedTask {
         ran_on: vec![0],
         first_cpu: 0,
-        ..vcpu_task(vm as i32, (vm, 0), vec![guest(ns[vm])])
+        ..vcpu_task(vm as i32, (vm, 0), vec![run(ns[vm])])
     };
     of_tasks(vec![busy(0), busy(1)], 100 * MS).0
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use common::tasks::{exit, guest, of_tasks, thread, vcpu_task};
+use common::made::{exit, of_tasks, run, thread, vcpu_task};
 use stealtime_analysis::answers::{VcpuTime, Vm};
 use stealtime_events::ExitReason;
 use stealtime_replay::host::{Assumed, as_recorded, knobs};
@@ -92,7 +92,7 @@ fn a_recording_has_the_times_of_its_own_threads() {
         })
     };
     let steps = vec![
-        guest(800),
+        run(800),
         exit(100, HLT),
         Step::Halt(Until::Time(9)),
         exit(7, MSR),
@@ -106,10 +106,7 @@ fn a_recording_has_the_times_of_its_own_threads() {
     };
     let of_vm = RecordedTask {
         vm: Some(0),
-        ..thread(
-            4,
-            vec![guest(3_000), Step::Sleep(Until::Time(9)), guest(2_000)],
-        )
+        ..thread(4, vec![run(3_000), Step::Sleep(Until::Time(9)), run(2_000)])
     };
     let tasks = vec![
         // The VM was started again, twice.
@@ -117,7 +114,7 @@ fn a_recording_has_the_times_of_its_own_threads() {
         vcpu(2, begins(true)),
         vcpu(3, begins(false)),
         of_vm,
-        thread(5, vec![guest(600)]),
+        thread(5, vec![run(600)]),
     ];
     let (mut recording, mut answers) = of_tasks(tasks, MS);
     let wakeups = &mut recording.wakeups;
@@ -160,11 +157,11 @@ fn a_recording_has_the_times_of_its_own_threads() {
 /// A vCPU that computes, halts until 20 ms, and computes again: 8 ms of 10 are the guest's.
 fn twice() -> RecordedTask {
     let steps = vec![
-        guest(3 * MS),
+        run(3 * MS),
         exit(MS, IO),
         Step::Halt(Until::Time(20 * MS)),
         exit(MS, IO),
-        guest(5 * MS),
+        run(5 * MS),
     ];
     RecordedTask {
         exits: [(1, IO), (2, HLT), (3, IO), (4, MSR)]
@@ -232,12 +229,12 @@ fn the_ways_to_sleep_and_back_are_part_of_halts() {
 fn a_replay_has_times_of_other_threads() {
     let of_vm = RecordedTask {
         vm: Some(0),
-        ..thread(1, vec![guest(2 * MS)])
+        ..thread(1, vec![run(2 * MS)])
     };
     let other = RecordedTask {
         ran_on: vec![1],
         first_cpu: 1,
-        ..thread(2, vec![guest(3 * MS)])
+        ..thread(2, vec![run(3 * MS)])
     };
     let (recording, _) = of_tasks(vec![twice(), of_vm, other], 100 * MS);
     let config = as_recorded(&recording, knobs(&recording), &Assumed::default(), 0);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use stealtime_analysis::Answers;
 use stealtime_replay::{RecordedTask, Recording, Wait};
+use stealtime_simulator::NameList;
 use stealtime_simulator::script::{Late, Spent, Step, Then};
 
 use super::Log;
@@ -10,6 +12,12 @@ use super::Log;
 /// Computing in the guest, for so long in ns.
 pub const fn run(ns: u64) -> Step {
     let spent = Spent::Guest;
+    Step::Run { ns, spent }
+}
+
+/// Computing in an exit for this reason.
+pub const fn exit(ns: u64, reason: u32) -> Step {
+    let spent = Spent::Exit(reason);
     Step::Run { ns, spent }
 }
 
@@ -56,4 +64,36 @@ pub fn recording(span_ns: u64, cpus: u32, tasks: Vec<RecordedTask>) -> Recording
     recording.cpus = cpus;
     recording.tasks = tasks;
     recording
+}
+
+/// A vCPU that ends with its steps, on the CPU of its thread id.
+pub fn vcpu_task(tid: i32, vcpu: (usize, u32), steps: Vec<Step>) -> RecordedTask {
+    RecordedTask {
+        vcpu: Some(vcpu),
+        vm: Some(vcpu.0),
+        ..thread(tid, steps)
+    }
+}
+
+/// A task of the host that ends with its steps, on the CPU of its thread id.
+pub fn thread(tid: i32, steps: Vec<Step>) -> RecordedTask {
+    RecordedTask {
+        ran_on: vec![tid as u16],
+        first_cpu: tid as u16,
+        then: Then::End,
+        ..task(tid, None, &steps)
+    }
+}
+
+/// Their recording, with a CPU for each thread id, and what is answered of an empty one.
+pub fn of_tasks(tasks: Vec<RecordedTask>, span_ns: u64) -> (Recording, Answers) {
+    let (mut recording, answers) = super::extracted(&[], &NameList::default());
+    recording.span_ns = span_ns;
+    recording.cpus = tasks
+        .iter()
+        .map(|task| task.tid as u32 + 1)
+        .max()
+        .unwrap_or(1);
+    recording.tasks = tasks;
+    (recording, answers)
 }

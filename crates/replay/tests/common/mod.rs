@@ -4,7 +4,6 @@ pub mod drawn;
 #[path = "../../src/tests/kinds.rs"]
 pub(crate) mod kinds;
 pub mod made;
-pub mod tasks;
 pub mod text;
 
 use std::sync::Arc;
