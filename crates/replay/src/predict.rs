@@ -252,10 +252,11 @@ fn host_ns_until(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
     }
 }
 
-/// The CPU time of a script's completed steps, in permille of the task's recorded one.
+/// The CPU time of the steps that a script began, in permille of the task's recorded one. The last of them
+/// counts as a whole.
 fn done_permille(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
     let whole = compute_ns(&task.steps);
-    let completed = match task.then {
+    let counted = match task.then {
         // It has steps of computing alone, and computes on after them.
         Then::Compute => u128::from(script.books.run_ns) * 1000,
         Then::End | Then::Repeat => {
@@ -263,7 +264,7 @@ fn done_permille(task: &RecordedTask, script: &ScriptOutcome) -> u64 {
             u128::from(script.passes) * whole * 1000 + part * 1000
         }
     };
-    u64::try_from(completed.checked_div(whole).unwrap_or(1000)).unwrap_or(u64::MAX)
+    u64::try_from(counted.checked_div(whole).unwrap_or(1000)).unwrap_or(u64::MAX)
 }
 
 fn all_exits(task: &RecordedTask) -> BTreeMap<ExitReason, u64> {

@@ -106,18 +106,20 @@ fn vm((number, workload, vcpus, cpu_weight): (u32, &str, u32, u32)) -> VmConfig 
     }
 }
 
+/// What is tried of a host with two VMs, as long as weights are equal.
+const EQUAL: [&str; 6] = [
+    "",
+    "each VM in a cgroup",
+    "each VM in a cgroup, and in it each vCPU",
+    "the simulated scheduler places tasks",
+    "VM 0 in a cgroup",
+    "VM 1 in a cgroup",
+];
+
 #[test]
 fn weights_are_fitted_to_each_layout_and_then_the_rest_is_tried_again() {
     let vms = [(0, "busy", 1, 100), (1, "busy", 1, 300)].map(vm);
     let (recording, was) = record(&host(1, vms.to_vec(), 300 * MS, 1));
-    let equal = [
-        "",
-        "each VM in a cgroup",
-        "each VM in a cgroup, and in it each vCPU",
-        "the simulated scheduler places tasks",
-        "VM 0 in a cgroup",
-        "VM 1 in a cgroup",
-    ];
     let weighted = [
         "each VM in a cgroup; weights: VM 1 300",
         "each VM in a cgroup, and in it each vCPU; weights: VM 1 300",
@@ -126,14 +128,14 @@ fn weights_are_fitted_to_each_layout_and_then_the_rest_is_tried_again() {
         "the simulated scheduler places tasks; each VM in a cgroup, and in it each vCPU; weights: VM 1 300",
     ];
     let (fitted, list) = tried(&recording, &was, &Assumed::default());
-    assert_eq!(list, [&equal[..], &weighted].concat());
+    assert_eq!(list, [&EQUAL[..], &weighted].concat());
     assert_eq!(fitted.hypothesis.weights, [(1, 300)].into());
     let known = Assumed {
         weights_known: true,
         ..Assumed::default()
     };
     let (fitted, list) = tried(&recording, &was, &known);
-    assert_eq!(list, equal);
+    assert_eq!(list, EQUAL);
     assert!(fitted.hypothesis.weights.is_empty());
 }
 
@@ -149,15 +151,7 @@ fn no_weights_are_tried_again_where_none_explain_the_times() {
         preempt: Some(Preempt::Lazy),
         ..Assumed::default()
     };
-    let expected = [
-        "",
-        "each VM in a cgroup",
-        "each VM in a cgroup, and in it each vCPU",
-        "the simulated scheduler places tasks",
-        "VM 0 in a cgroup",
-        "VM 1 in a cgroup",
-    ];
-    assert_eq!(tried(&recording, &was, &known).1, expected);
+    assert_eq!(tried(&recording, &was, &known).1, EQUAL);
 }
 
 /// While the first task's CPU stalls it keeps that, and the second one waits.
