@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_again_or_seems_to_fall_asleep_again_is_awake_in_between() {
+    fn a_vcpu_that_sleeps_again_or_seems_to_is_awake_in_between() {
         let slept = |times: &[(u64, bool)]| {
             let mut task = Task::new(State::Running { since: 0 });
             for &(time, begins) in times {

@@ -160,7 +160,7 @@ fn a_host_timer_is_a_guests_where_its_writes_are_not_recorded() {
     assert_eq!(steps(&recording, 20), "host 250, arm, host 150");
 }
 
-/// A poll that a sibling ends, and sleeps that the daemon, a timer and nobody end.
+/// A poll that a sibling ends, and sleeps that the daemon, a timer and nothing end.
 #[test]
 fn halts_end_by_what_came_first() {
     let mut log = trace(GUEST);

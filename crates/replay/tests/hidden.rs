@@ -97,7 +97,7 @@ fn tasks_that_keep_their_cpus_need_no_switch() {
 
 /// A task that exits wakes another one, and no script of a replay would have that point.
 #[test]
-fn who_is_woken_by_a_task_without_an_id_sleeps_until_a_time() {
+fn a_task_that_one_without_an_id_wakes_sleeps_until_a_time() {
     let log = trace(
         "
       0 0  0 switch 0 5

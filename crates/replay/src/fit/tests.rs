@@ -328,7 +328,7 @@ fn values_that_the_user_has_are_stated() {
     ] {
         assert_eq!(cgroups(groups, vcpu_groups), found, "{groups:?}");
     }
-    // Who says what the recording shows has it of the recording.
+    // A stated value that the recording shows too counts as recorded.
     let preempts = |preempt| Assumed {
         preempt,
         ..Assumed::default()
@@ -376,6 +376,9 @@ fn recorded_moves_are_tried_at_their_times_where_tasks_moved() {
     assert_eq!(tried(2, None), [progress, simulated, timed]);
     assert_eq!(tried(2, Some(Placement::Recorded)), [progress, timed]);
     assert_eq!(tried(2, Some(Placement::Simulated)), [simulated]);
+    for moves in [progress, simulated, timed] {
+        assert_eq!(host(0).with_moves(moves).moves(), moves);
+    }
 }
 
 /// The hosts that are tried: guests that balance, each VM in a cgroup, each vCPU in one, and the preemption.
