@@ -1,7 +1,7 @@
 //! VMs with demand that comes with time, on hosts that have lost VMs.
 
-use common::made::{of_tasks, run, thread, vcpu_task};
-use stealtime_replay::{Counted, Counts, RecordedTask, Recording, Wait};
+use common::made::{of_tasks, run, thread, vcpu_task, wait};
+use stealtime_replay::{Counted, Counts, RecordedTask, Recording};
 use stealtime_simulator::script::{Edge, Step, Then, Until};
 
 use crate::common;
@@ -26,21 +26,12 @@ const USUAL: Served = Served {
     slept_ns: 10_000,
 };
 
-const fn wait(step: usize, began_ns: u64, ns: u64) -> Wait {
-    Wait {
-        step: step as u32,
-        began_ns,
-        ended_ns: began_ns + ns,
-        late_us: 0,
-        caller: None,
-    }
-}
-
 /// The vCPU 0 of VM 0. It computes for 6 ms in the last turn and waits again at 40 ms.
 fn serves(what: Served, end: Until) -> RecordedTask {
     let (mut steps, mut waits) = (Vec::new(), Vec::new());
     for turn in 0..what.turns {
-        waits.push(wait(steps.len(), turn * 3 * MS, what.wait_ns));
+        let began_ns = turn * 3 * MS;
+        waits.push(wait(steps.len() as u32, began_ns, began_ns + what.wait_ns));
         let slept_ns = match turn % 3 {
             0 => what.slept_ns,
             _ => 0,
@@ -48,7 +39,7 @@ fn serves(what: Served, end: Until) -> RecordedTask {
         steps.extend([Step::Halt(end), Step::Slept(slept_ns), run(2 * MS)]);
     }
     steps.extend([run(2 * MS), run(2 * MS)]);
-    waits.push(wait(steps.len(), 40 * MS, what.wait_ns));
+    waits.push(wait(steps.len() as u32, 40 * MS, 40 * MS + what.wait_ns));
     steps.push(Step::Halt(end));
     RecordedTask {
         then: Then::Repeat,
@@ -61,7 +52,7 @@ fn serves(what: Served, end: Until) -> RecordedTask {
 fn among(mut tasks: Vec<RecordedTask>) -> Recording {
     let busy = |tid: i32| vcpu_task(tid, (tid as usize, 0), vec![run(MS)]);
     tasks.extend([1, 3].map(busy));
-    of_tasks(tasks, 41 * MS).0
+    of_tasks(tasks, 41 * MS)
 }
 
 /// The recording without these VMs.
@@ -144,7 +135,7 @@ fn who_loses_one_vm_after_another_halts_as_who_loses_both() {
 fn timers_of_threads_are_those_of_the_recording_if_their_vm_has_demand_with_time() {
     let sleeps = |tid, vm| RecordedTask {
         vm: Some(vm),
-        waits: [wait(1, 4 * MS, MS)].into(),
+        waits: [wait(1, 4 * MS, 5 * MS)].into(),
         ..thread(tid, vec![run(MS), Step::Sleep(TIMER), run(MS)])
     };
     let computes = RecordedTask {

@@ -53,9 +53,7 @@ fn counted(list: &[(usize, u32)], seed: u64) -> Counted {
 }
 
 fn steps_of(recording: &Recording, tid: i32) -> Vec<Step> {
-    let mut tasks = recording.tasks.iter();
-    let task = tasks.find(|task| task.tid == tid).expect("a task");
-    task.steps.to_vec()
+    common::text::task(recording, tid).steps.to_vec()
 }
 
 fn at_times(tid: i32, vm: usize) -> Vec<Step> {

@@ -2,7 +2,7 @@
 
 use common::kinds::{switch, switch_at, wakeup, waking};
 use common::{Log, extracted};
-use stealtime_events::{Context, CpuId, Event, ExitReason, Kind, Tid, VcpuId};
+use stealtime_events::{Context, ExitReason, Kind, VcpuId};
 use stealtime_hypervisor::fair::Preempt;
 use stealtime_replay::{Decisions, WakeLatencies};
 use stealtime_simulator::Sink;
@@ -181,29 +181,27 @@ fn a_loss_hides_which_task_is_displaced() {
     assert_eq!(scene.decisions().displaced(), 2);
 }
 
-fn event(time_ns: u64, kind: Kind) -> Event {
-    Event {
-        time_ns,
-        cpu: CpuId(0),
-        tid: Tid(0),
-        context: Context::default(),
-        kind,
+/// Latencies on CPU 0.
+fn latencies(events: &[(u64, Kind)]) -> WakeLatencies {
+    let mut log = Log::default();
+    for &(time_ns, kind) in events {
+        log.add(time_ns, 0, 0, kind);
     }
+    let mut latencies = WakeLatencies::default();
+    log.events.iter().for_each(|event| latencies.event(event));
+    latencies
 }
 
 #[test]
 fn a_task_waits_from_its_first_wakeup_and_from_a_preemption() {
-    let mut latencies = WakeLatencies::default();
-    for (time_ns, kind) in [
+    let latencies = latencies(&[
         (10, waking(5, 0)),
         (15, waking(5, 0)),
         (30, switch(0, 5, 0)),
         (50, switch(5, 6, 0)),
         (80, switch(6, 5, 1)),
         (90, switch(5, 0, 1)),
-    ] {
-        latencies.event(&event(time_ns, kind));
-    }
+    ]);
     assert_eq!(latencies.samples, [(5, vec![20])].into());
     assert_eq!(latencies.ready_ns, [(5, 20 + 30)].into());
 }
@@ -211,16 +209,13 @@ fn a_task_waits_from_its_first_wakeup_and_from_a_preemption() {
 /// It may have run meanwhile.
 #[test]
 fn a_task_that_waits_in_a_loss_has_no_latency() {
-    let mut latencies = WakeLatencies::default();
-    for (time_ns, kind) in [
+    let latencies = latencies(&[
         (10, waking(5, 0)),
         (20, Kind::Lost { count: 1 }),
         (30, switch(0, 5, 0)),
         (40, switch(5, 6, 0)),
         (50, Kind::Lost { count: 1 }),
         (60, switch(6, 5, 1)),
-    ] {
-        latencies.event(&event(time_ns, kind));
-    }
+    ]);
     assert!(latencies.samples.is_empty() && latencies.ready_ns.is_empty());
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use common::Log;
 use common::kinds::{switch, waking};
+use common::text::task;
 use stealtime_analysis::{Analysis, Options};
 use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 use stealtime_replay::{Extractor, Recording, Unseen};
@@ -91,8 +92,7 @@ fn lived(lives: &[Life]) -> Log {
 
 fn then(life: Life) -> Then {
     let recording = lived(&[life]).extracted();
-    let mut tasks = recording.tasks.iter();
-    let task = tasks.find(|task| task.tid == 10).expect("it ran");
+    let task = task(&recording, 10);
     assert_eq!(task.vcpu.is_some(), life.enters);
     assert_eq!(task.begins.is_some(), life.begins_ns > 0);
     assert_eq!(task.ends_ns.is_some(), life.leaves == Some(EXITED));
@@ -185,8 +185,7 @@ fn a_thread_works_for_the_vm_that_the_host_states() {
         for event in &log.events {
             extractor.event(event, &log.names);
         }
-        let mut tasks = extractor.finish().tasks.into_iter();
-        tasks.find(|task| task.tid == 11).expect("it ran").vm
+        task(&extractor.finish(), 11).vm
     };
     assert_eq!(vm([(11, 0)].into()), Some(0));
     assert_eq!(vm(BTreeMap::new()), None);
@@ -194,9 +193,7 @@ fn a_thread_works_for_the_vm_that_the_host_states() {
 
 /// The steps of a task, without the points at which it wakes others.
 fn steps(recording: &Recording, tid: i32) -> Vec<Step> {
-    let mut tasks = recording.tasks.iter();
-    let task = tasks.find(|task| task.tid == tid).expect("it ran");
-    let steps = task.steps.iter().copied();
+    let steps = task(recording, tid).steps.iter().copied();
     steps
         .filter(|step| !matches!(step, Step::Reach(_)))
         .collect()

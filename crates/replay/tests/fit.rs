@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 
 use common::kinds::{switch, wakeup, waking};
-use common::made::{of_tasks, run, vcpu_task};
+use common::made::{of_tasks, run, times, vcpu_task};
 use common::{Log, host, record};
 use stealtime_events::Context;
 use stealtime_hypervisor::fair::{Feature, Preempt};
 use stealtime_replay::fit::{Dimension, Fitted, Hypothesis, fit_among};
-use stealtime_replay::host::{Assumed, as_recorded, knobs};
-use stealtime_replay::predict::{Times, replay};
+use stealtime_replay::host::Assumed;
+use stealtime_replay::predict::Times;
 use stealtime_replay::{Decisions, RecordedTask, Recording};
 use stealtime_simulator::Fault;
 use stealtime_simulator::config::{VmConfig, WorkloadConfig};
@@ -46,13 +46,7 @@ fn shared(ns: [u64; 2]) -> Recording {
         first_cpu: 0,
         ..vcpu_task(vm as i32, (vm, 0), vec![run(ns[vm])])
     };
-    of_tasks(vec![busy(0), busy(1)], 100 * MS).0
-}
-
-/// Its replay on such a host.
-fn times(recording: &Recording, assumed: &Assumed) -> Times {
-    let config = as_recorded(recording, knobs(recording), assumed, 0);
-    replay(recording, &config).expect("it can be replayed")
+    of_tasks(vec![busy(0), busy(1)], 100 * MS)
 }
 
 #[test]

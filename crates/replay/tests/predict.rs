@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use common::made::{exit, of_tasks, run, thread, vcpu_task};
+use common::extracted;
+use common::made::{exit, of_tasks, run, thread, times, vcpu_task};
 use stealtime_analysis::answers::{VcpuTime, Vm};
 use stealtime_events::ExitReason;
-use stealtime_replay::host::{Assumed, as_recorded, knobs};
-use stealtime_replay::predict::{Errors, OtherTimes, Times, VcpuTimes, recorded, replay};
+use stealtime_replay::host::Assumed;
+use stealtime_replay::predict::{Errors, OtherTimes, Times, VcpuTimes, recorded};
 use stealtime_replay::{Begins, RecordedTask};
+use stealtime_simulator::NameList;
 use stealtime_simulator::script::{Step, Then, Until};
 
 use crate::common;
@@ -116,7 +118,8 @@ fn a_recording_has_the_times_of_its_own_threads() {
         of_vm,
         thread(5, vec![run(600)]),
     ];
-    let (mut recording, mut answers) = of_tasks(tasks, MS);
+    let mut recording = of_tasks(tasks, MS);
+    let mut answers = extracted(&[], &NameList::default()).1;
     let wakeups = &mut recording.wakeups;
     wakeups.samples.insert(2, vec![9, 4, 6]);
     wakeups.ready_ns.extend([(1, 8), (4, 70), (5, 5)]);
@@ -173,9 +176,8 @@ fn twice() -> RecordedTask {
 
 /// Its replay in so long.
 fn replayed(task: RecordedTask, span_ns: u64) -> VcpuTimes {
-    let (recording, _) = of_tasks(vec![task], span_ns);
-    let config = as_recorded(&recording, knobs(&recording), &Assumed::default(), 0);
-    let times = replay(&recording, &config).expect("it can be replayed");
+    let recording = of_tasks(vec![task], span_ns);
+    let times = times(&recording, &Assumed::default());
     times.vcpus[0].clone()
 }
 
@@ -212,12 +214,11 @@ fn who_computes_on_does_as_much_as_it_runs() {
 fn the_ways_to_sleep_and_back_are_part_of_halts() {
     let mut steps = twice().steps.to_vec();
     steps.insert(3, Step::Slept(20_000));
-    let (mut recording, _) = of_tasks(vec![vcpu_task(0, (0, 0), steps)], 100 * MS);
+    let mut recording = of_tasks(vec![vcpu_task(0, (0, 0), steps)], 100 * MS);
     recording.block_ns = 30_000;
     // Of 5 us it takes the woken vCPU 2 us to compete for the CPU, which leaves its idle state meanwhile.
     (recording.idle_wake_ns, recording.wake_ns) = (Some(5_000), Some(2_000));
-    let config = as_recorded(&recording, knobs(&recording), &Assumed::default(), 0);
-    let times = replay(&recording, &config).expect("it can be replayed");
+    let times = times(&recording, &Assumed::default());
     let vcpu = &times.vcpus[0];
     assert_eq!(vcpu.in_halts_ns - vcpu.poll_ns, 50_000, "{vcpu:?}");
     assert_eq!(vcpu.run_ns, 10 * MS + 50_000, "{vcpu:?}");
@@ -236,9 +237,8 @@ fn a_replay_has_times_of_other_threads() {
         first_cpu: 1,
         ..thread(2, vec![run(3 * MS)])
     };
-    let (recording, _) = of_tasks(vec![twice(), of_vm, other], 100 * MS);
-    let config = as_recorded(&recording, knobs(&recording), &Assumed::default(), 0);
-    let times = replay(&recording, &config).expect("it can be replayed");
+    let recording = of_tasks(vec![twice(), of_vm, other], 100 * MS);
+    let times = times(&recording, &Assumed::default());
     assert_eq!(times.vcpus.len(), 1);
     let (others, of_vm) = (times.others, times.vm_threads[&0]);
     assert_eq!((others.run_ns, of_vm.run_ns), (5 * MS, 2 * MS));

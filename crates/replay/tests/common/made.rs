@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use stealtime_analysis::Answers;
+use stealtime_replay::host::{Assumed, as_recorded, knobs};
+use stealtime_replay::predict::{Times, replay};
 use stealtime_replay::{RecordedTask, Recording, Wait};
-use stealtime_simulator::NameList;
 use stealtime_simulator::script::{Late, Spent, Step, Then};
 
 use super::Log;
@@ -85,15 +85,14 @@ pub fn thread(tid: i32, steps: Vec<Step>) -> RecordedTask {
     }
 }
 
-/// Their recording, with a CPU for each thread id, and what is answered of an empty one.
-pub fn of_tasks(tasks: Vec<RecordedTask>, span_ns: u64) -> (Recording, Answers) {
-    let (mut recording, answers) = super::extracted(&[], &NameList::default());
-    recording.span_ns = span_ns;
-    recording.cpus = tasks
-        .iter()
-        .map(|task| task.tid as u32 + 1)
-        .max()
-        .unwrap_or(1);
-    recording.tasks = tasks;
-    (recording, answers)
+/// Their recording, with a CPU for each thread id.
+pub fn of_tasks(tasks: Vec<RecordedTask>, span_ns: u64) -> Recording {
+    let cpus = tasks.iter().map(|task| task.tid as u32 + 1).max();
+    recording(span_ns, cpus.unwrap_or(1), tasks)
+}
+
+/// Times of its replay on a host that has what is assumed.
+pub fn times(recording: &Recording, assumed: &Assumed) -> Times {
+    let config = as_recorded(recording, knobs(recording), assumed, 0);
+    replay(recording, &config).expect("it can be replayed")
 }
