@@ -163,13 +163,7 @@ impl Observer for Scripts {
 
     fn lost(&mut self, loss: &Loss) {
         self.timers.lost(loss.cpu);
-        // Before the first event nothing is known that a gap could cut.
-        let gap_end = if loss.is_first {
-            self.now
-        } else {
-            loss.time.max(self.now)
-        };
-        self.on_loss(usize::from(loss.cpu), loss.since, gap_end);
+        self.on_loss(usize::from(loss.cpu), loss.since, loss.time.max(self.now));
     }
 
     fn event(&mut self, event: &Event, place: &Place, names: &dyn Names) {
