@@ -245,3 +245,39 @@ fn wakeups_preempt_less_if_that_is_by_more_than_a_tenth_of_them() {
         assert_eq!(without.count(), expected, "{fewer} of {replayed}");
     }
 }
+
+/// A recording of 500 ms whose first task stalls, and times that no hypothesis explains: vCPUs halt longer.
+fn unexplained((mut recording, mut was): (Recording, Times)) -> (Recording, Times) {
+    let stall = Stall {
+        step: 0,
+        after_ns: 0,
+        ns: 1_000,
+    };
+    recording.tasks[0].stalls = [stall].into();
+    for vcpu in &mut was.vcpus {
+        vcpu.halted_ns += 50 * MS;
+    }
+    (recording, was)
+}
+
+#[test]
+fn stalls_are_tried_with_the_weights_and_the_preemption_that_fit() {
+    let weights = [(0, "busy", 1, 100), (1, "busy", 1, 300)].map(vm);
+    let weights = host(1, weights.to_vec(), 500 * MS, 1);
+    let sleepy = (0..3).map(|n| (n, "cyclictest", 2, 100));
+    let sleepy = sleepy.chain([(3, "busy", 1, 100)]).map(vm).collect();
+    let mut no_preemption = host(1, sleepy, 500 * MS, 1);
+    let sched = &mut no_preemption.knobs.sched;
+    sched.features = sched.features.without(Feature::WakeupPreemption);
+    for (config, fits) in [
+        (weights, "weights: VM 1 300"),
+        (no_preemption, "wakeups do not preempt"),
+    ] {
+        let (recording, was) = unexplained(record(&config));
+        let (_, list) = tried(&recording, &was, &Assumed::default());
+        let stalled = list.iter().filter(|text| text.contains("tasks stall"));
+        let (with, without): (Vec<_>, Vec<_>) = stalled.partition(|text| text.contains(fits));
+        assert!(!with.is_empty(), "{list:?}");
+        assert_eq!(without, Vec::<&String>::new());
+    }
+}

@@ -134,3 +134,17 @@ fn weights_that_are_told_are_not_fitted() {
     let fitted = fit(&recording, &was, &told, untold).expect("it can be replayed");
     assert!(fitted.assumed.weights.is_empty() && weight(&fitted.config, 1).is_none());
 }
+
+/// A user who states the weights of cgroups, wherever VMs have some, states the weights.
+#[test]
+fn weights_of_the_cgroups_that_there_are_are_stated() {
+    let (recording, was) = record(&config(1, &[("busy", 1, 100), ("busy", 1, 300)], 1));
+    let equal = |config: &mut Config| {
+        for group in config.scripts.groups.iter_mut().flatten() {
+            group.cpu_weight = 100;
+        }
+        Ok::<(), Fault>(())
+    };
+    let fitted = fit(&recording, &was, &Assumed::default(), equal).expect("it can be replayed");
+    assert!(fitted.weights_stated && fitted.assumed.weights.is_empty());
+}
