@@ -111,6 +111,13 @@ impl Analysis {
         self.tracker.event(event, names);
     }
 
+    /// The same for several events.
+    pub fn events(&mut self, events: &[Event], names: &dyn Names) {
+        for event in events {
+            self.event(event, names);
+        }
+    }
+
     /// Takes events that the reader has counted and left out. To be called after the last event, and
     /// without a selection of time or CPUs.
     pub fn counted(&mut self, counted: &Counted) {

@@ -36,6 +36,13 @@ impl Extractor {
         self.tracker.event(event, names);
     }
 
+    /// The same for several events.
+    pub fn events(&mut self, events: &[Event], names: &dyn Names) {
+        for event in events {
+            self.event(event, names);
+        }
+    }
+
     /// The recording is over.
     #[must_use]
     pub fn finish(self) -> Recording {

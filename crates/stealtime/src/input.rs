@@ -108,11 +108,11 @@ pub(crate) fn analyze(
         longest,
         histograms: has_histograms,
     });
-    for event in prefix.iter().chain(&first) {
-        analysis.event(event, source.names());
+    for events in [prefix.as_slice(), first.as_slice()] {
+        analysis.events(events, source.names());
     }
-    let cut = drive("reading", &mut *source, |event, source| {
-        analysis.event(event, source.names());
+    let cut = drive("reading", &mut *source, |events, source| {
+        analysis.events(events, source.names());
         Ok(())
     })?;
     for counted in &source.info().counted {
@@ -182,9 +182,9 @@ pub(crate) fn slices(
     let mut slices: Vec<Analysis> = (0..number).map(analysis).collect();
     let mut source = open(path, recording, None)?;
     // The first reading reports an early end.
-    let _cut = drive("slicing", &mut *source, |event, source| {
+    let _cut = drive("slicing", &mut *source, |events, source| {
         for slice in &mut slices {
-            slice.event(event, source.names());
+            slice.events(events, source.names());
         }
         Ok(())
     })?;
@@ -230,11 +230,12 @@ pub(crate) fn first_event(
     }
 }
 
-/// Gives every event to `take`; returns why the recording could not be read to its end.
+/// Gives all events to `take`, many at once: this crate is built without optimization. Returns why the
+/// recording could not be read to its end.
 pub(crate) fn drive(
     doing: &'static str,
     source: &mut dyn EventSource,
-    mut take: impl FnMut(&Event, &dyn EventSource) -> Result<(), CliError>,
+    mut take: impl FnMut(&[Event], &dyn EventSource) -> Result<(), CliError>,
 ) -> Result<Option<ReadError>, CliError> {
     /// Events that are taken at once.
     const BATCH: usize = 1 << 11;
@@ -243,9 +244,7 @@ pub(crate) fn drive(
     loop {
         events.clear();
         let read = source.next_events(BATCH, &mut events);
-        for event in &events {
-            take(event, source)?;
-        }
+        take(&events, source)?;
         progress.events(events.len(), source);
         if progress.is_stopped() {
             return Err(CliError::Stopped);

@@ -66,8 +66,8 @@ pub(crate) fn read(
     let mut extractor = Extractor::new(&answers);
     extractor.set_vmm_threads(analyzed.host.vmm_threads(&answers));
     let mut source = input::open(path, opened, None)?;
-    input::drive("reading again", &mut *source, |event, source| {
-        extractor.event(event, source.names());
+    input::drive("reading again", &mut *source, |events, source| {
+        extractor.events(events, source.names());
         Ok(())
     })?;
     let recorded = Recorded::new(answers, extractor.finish());

@@ -139,8 +139,11 @@ impl Export {
         };
         let mut exporter = Exporter::new(writer, &analyzed.answers, options).map_err(&failed)?;
         let mut source = input::open(twice.path(), &self.recording, None)?;
-        let cut = input::drive("exporting", &mut *source, |event, source| {
-            exporter.event(event, source.names()).map_err(&failed)
+        let cut = input::drive("exporting", &mut *source, |events, source| {
+            for event in events {
+                exporter.event(event, source.names()).map_err(&failed)?;
+            }
+            Ok(())
         })?;
         exporter.finish().map_err(&failed)?;
         Ok(cut)

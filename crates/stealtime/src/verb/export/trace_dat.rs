@@ -62,7 +62,9 @@ impl Export {
         for event in prefix.iter().chain(&first) {
             take(event, source)?;
         }
-        let cut = input::drive("exporting", source, take)?;
+        let cut = input::drive("exporting", source, |events, source| {
+            events.iter().try_for_each(|event| take(event, source))
+        })?;
         pick::cpus_of(&chosen, cpus.max(source.info().cpus.unwrap_or(0)))?;
         pick::window_of(self.window, first_ns, last_ns)?;
         writer.describe(source.info());

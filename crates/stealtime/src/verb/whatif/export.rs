@@ -130,8 +130,11 @@ fn perfetto(
         let mut exporter =
             Exporter::new(&mut writer, base.recorded().answers(), first).map_err(failed)?;
         let mut source = input::open(recorded, &verb.source(recorded, None), None)?;
-        input::drive("exporting", &mut *source, |event, source| {
-            exporter.event(event, source.names()).map_err(failed)
+        input::drive("exporting", &mut *source, |events, source| {
+            for event in events {
+                exporter.event(event, source.names()).map_err(failed)?;
+            }
+            Ok(())
         })?;
         exporter.finish().map_err(failed)?;
         let answers = of_a_replay(base.recorded().answers());
