@@ -347,10 +347,6 @@ impl Observer for Sums {
         self.account(vcpu).close_sleep();
     }
 
-    fn ended(&mut self, vcpu: VcpuIndex) {
-        self.account(vcpu).close_sleep();
-    }
-
     fn exit(&mut self, vcpu: VcpuIndex, place: &Place, exit: &Exit) {
         let counts = self.counts(place);
         let account = &mut self.accounts[vcpu.index()];

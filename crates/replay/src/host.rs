@@ -209,7 +209,7 @@ fn stalls_often(recording: &Recording) -> bool {
 /// sequence of van der Corput).
 pub(crate) fn spread_permille(seed: u64, base: u64) -> u16 {
     let (mut rest, mut unit, mut permille) = (seed, 1_000_000, 0);
-    while rest > 0 && unit > 0 {
+    while rest > 0 {
         unit /= base;
         permille += rest % base * unit;
         rest /= base;
