@@ -8,7 +8,6 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Wri
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use stealtime_results::{Cell, CellKind};
 
 use crate::FleetError;
@@ -46,9 +45,7 @@ pub(crate) fn write(
     if let Some(rows) = &outcome.tables {
         for (table, rows) in rows.iter() {
             let begin = body.len();
-            let rows = rows.iter();
-            let rows: Vec<Vec<Value>> = rows.map(|row| row.iter().map(value).collect()).collect();
-            serde_json::to_writer(&mut body, &rows)?;
+            serde_json::to_writer(&mut body, rows)?;
             tables.push(Section {
                 table: table.name().to_owned(),
                 rows: rows.len() as u64,
@@ -66,16 +63,6 @@ pub(crate) fn write(
     serde_json::to_writer(&mut *writer, &head)?;
     writer.write_all(b"\n")?;
     writer.write_all(&body)
-}
-
-fn value(cell: &Cell) -> Value {
-    match cell {
-        Cell::Null => Value::Null,
-        Cell::Switch(on) => (*on).into(),
-        Cell::Integer(number) => (*number).into(),
-        Cell::Number(number) => (*number).into(),
-        Cell::Text(text) => text.as_str().into(),
-    }
 }
 
 /// A part that is there.
@@ -128,17 +115,17 @@ impl<'p> Part<'p> {
         let mut bytes = Vec::new();
         let section = (&mut self.file).take(length).read_to_end(&mut bytes);
         section.map_err(failed)?;
-        let rows: Vec<Vec<Value>> = serde_json::from_slice(&bytes)
+        let rows: Vec<Vec<Cell>> = serde_json::from_slice(&bytes)
             .map_err(|error| FleetError::damaged(self.path, error))?;
         let columns = table.columns();
         // Host and recording come before them.
         let kinds: Vec<CellKind> = columns.iter().map(|column| column.kind).collect();
         let kinds = kinds.get(2 + usize::from(table == Table::Recordings)..);
         let kinds = kinds.unwrap_or_default();
-        let row = |row: Vec<Value>| match row.len() == kinds.len() {
+        let row = |row: Vec<Cell>| match row.len() == kinds.len() {
             true => {
-                let values = row.into_iter().zip(kinds);
-                Ok(values.map(|(value, kind)| cell(value, *kind)).collect())
+                let cells = row.into_iter().zip(kinds);
+                Ok(cells.map(|(cell, kind)| typed(cell, *kind)).collect())
             }
             false => Err(FleetError::damaged(
                 self.path,
@@ -149,14 +136,11 @@ impl<'p> Part<'p> {
     }
 }
 
-fn cell(value: Value, kind: CellKind) -> Cell {
-    match value {
-        Value::Bool(on) => Cell::Switch(on),
-        Value::String(text) => Cell::Text(text),
-        Value::Number(number) => match kind {
-            CellKind::Number => number.as_f64().map_or(Cell::Null, Cell::Number),
-            _ => number.as_i64().map_or(Cell::Null, Cell::Integer),
-        },
-        _ => Cell::Null,
+/// The cell as one of a column of this type: JSON has one type for numbers.
+fn typed(cell: Cell, kind: CellKind) -> Cell {
+    match (cell, kind) {
+        (Cell::Integer(number), CellKind::Number) => Cell::Number(number as f64),
+        (Cell::Number(_), CellKind::Integer | CellKind::Text | CellKind::Switch) => Cell::Null,
+        (cell, _) => cell,
     }
 }

@@ -8,7 +8,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use stealtime_analysis::Answers;
 use stealtime_analysis::answers::{Bucket, Source, VcpuTime};
 use stealtime_report::Key;
-use stealtime_results::Form;
+use stealtime_results::{Cell, Form};
 
 use super::{Fleet, FleetError, Identity, Outcome, RecordingTables, Table};
 
@@ -205,6 +205,31 @@ fn a_folder_of_something_else_is_refused() {
     fs::write(foreign.join("letter.txt"), "").expect("a file");
     let refused = Fleet::open(&foreign, "", true).expect_err("has files");
     assert!(matches!(refused, FleetError::NotAFleet { .. }), "{refused}");
+}
+
+#[test]
+fn cells_of_a_part_have_the_types_of_their_json() {
+    let text = r#"[null,true,-1,1,1.5,"a, \"quoted\"\n"]"#;
+    let cells: Vec<Cell> = serde_json::from_str(text).expect("cells");
+    let expected = [
+        Cell::Null,
+        Cell::Switch(true),
+        Cell::Integer(-1),
+        Cell::Integer(1),
+        Cell::Number(1.5),
+        Cell::Text("a, \"quoted\"\n".to_owned()),
+    ];
+    assert_eq!(cells, expected);
+    assert_eq!(serde_json::to_string(&cells).expect("JSON"), text);
+    let no_number = serde_json::to_string(&Cell::Number(f64::NAN));
+    assert_eq!(no_number.expect("JSON"), "null");
+    for (text, part) in [
+        ("18446744073709551615", "beyond 64 bits with a sign"),
+        ("[1]", "a boolean, a number or a text"),
+    ] {
+        let refused = serde_json::from_str::<Cell>(text).expect_err(text);
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
 }
 
 #[test]

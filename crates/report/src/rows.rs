@@ -39,10 +39,32 @@ pub fn histogram_columns() -> Vec<Column> {
     histograms(&Answers::default()).columns()
 }
 
-/// The rows of [`Answers::histograms`].
+/// The rows of [`Answers::histograms`]. A recording has thousands: as JSON they took longer than to analyze it.
 #[must_use]
 pub fn histogram_cells(answers: &Answers) -> Vec<Vec<Cell>> {
-    histograms(answers).cells()
+    let text = |text: &String| Cell::Text(text.clone());
+    let integer = |number: u64| Cell::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    let row = |bucket: &answers::Bucket| {
+        let answers::Bucket {
+            vm,
+            vm_guessed,
+            table,
+            key,
+            detail,
+            up_to_ns,
+            count,
+        } = bucket;
+        vec![
+            text(vm),
+            Cell::Switch(*vm_guessed),
+            text(table),
+            text(key),
+            text(detail),
+            integer(*up_to_ns),
+            integer(*count),
+        ]
+    };
+    answers.histograms.iter().map(row).collect()
 }
 
 /// The columns of [`Answers::source`].
@@ -297,6 +319,24 @@ mod tests {
             }
         }
         assert!(!source_columns().is_empty() && !histogram_columns().is_empty());
+    }
+
+    #[test]
+    fn cells_of_histograms_are_those_of_their_json() {
+        let bucket = answers::Bucket {
+            vm: "db".to_owned(),
+            vm_guessed: true,
+            table: "latency".to_owned(),
+            key: "wakeup".to_owned(),
+            detail: "timer".to_owned(),
+            up_to_ns: u64::MAX,
+            count: 7,
+        };
+        let answers = Answers {
+            histograms: vec![bucket, answers::Bucket::default()],
+            ..Answers::default()
+        };
+        assert_eq!(histogram_cells(&answers), histograms(&answers).cells());
     }
 
     #[test]

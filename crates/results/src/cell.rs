@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
 /// What type a column has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
@@ -24,8 +27,9 @@ pub struct Column {
     pub kind: CellKind,
 }
 
-/// A value of a column.
-#[derive(Clone, Debug, PartialEq)]
+/// A value of a column. In JSON it has the type of the same name, and no number is `null`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Cell {
     /// There is none.
     Null,
@@ -37,6 +41,48 @@ pub enum Cell {
     Number(f64),
     /// A text.
     Text(String),
+}
+
+/// By the type of the value. What serde derives makes an error for each variant that does not fit.
+impl<'de> Deserialize<'de> for Cell {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CellVisitor)
+    }
+}
+
+struct CellVisitor;
+
+impl Visitor<'_> for CellVisitor {
+    type Value = Cell;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("null, a boolean, a number or a text")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Cell, E> {
+        Ok(Cell::Null)
+    }
+
+    fn visit_bool<E: Error>(self, switch: bool) -> Result<Cell, E> {
+        Ok(Cell::Switch(switch))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Cell, E> {
+        Ok(Cell::Integer(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Cell, E> {
+        let integer = i64::try_from(number).map(Cell::Integer);
+        integer.map_err(|_| E::custom(format_args!("{number} is beyond 64 bits with a sign")))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Cell, E> {
+        Ok(Cell::Number(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Cell, E> {
+        Ok(Cell::Text(text.to_owned()))
+    }
 }
 
 impl Cell {

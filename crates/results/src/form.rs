@@ -264,10 +264,18 @@ fn write_column<'c>(
             Cell::Number(number) => Some(*number),
             _ => None,
         }),
-        CellKind::Text => write::<ByteArrayType>(writer, cells, |cell| match cell {
-            Cell::Text(text) => Some(ByteArray::from(text.as_str())),
-            _ => None,
-        }),
+        CellKind::Text => {
+            // Rows next to each other often have the same text: it is copied once.
+            let mut last: Option<ByteArray> = None;
+            write::<ByteArrayType>(writer, cells, |cell| match cell {
+                Cell::Text(text) => {
+                    let equal = last.take().filter(|last| last.data() == text.as_bytes());
+                    last = Some(equal.unwrap_or_else(|| ByteArray::from(text.as_str())));
+                    last.clone()
+                }
+                _ => None,
+            })
+        }
     }
 }
 
@@ -275,7 +283,7 @@ fn write_column<'c>(
 fn write<'c, T: DataType>(
     writer: &mut ColumnWriter<'_>,
     cells: impl Iterator<Item = &'c Cell>,
-    value: fn(&Cell) -> Option<T::T>,
+    value: impl FnMut(&Cell) -> Option<T::T>,
 ) -> Result<usize, ParquetError> {
     let cells: Vec<Option<T::T>> = cells.map(value).collect();
     let levels: Vec<i16> = cells.iter().map(|cell| cell.is_some().into()).collect();
