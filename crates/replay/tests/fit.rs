@@ -246,7 +246,7 @@ fn wakeups_preempt_less_if_that_is_by_more_than_a_tenth_of_them() {
     }
 }
 
-/// A recording of 500 ms whose first task stalls, and times that no hypothesis explains: vCPUs halt longer.
+/// The first task stalls. No hypothesis explains the times: in 500 ms vCPUs halt for 50 ms more.
 fn unexplained((mut recording, mut was): (Recording, Times)) -> (Recording, Times) {
     let stall = Stall {
         step: 0,

@@ -135,7 +135,7 @@ fn weights_that_are_told_are_not_fitted() {
     assert!(fitted.assumed.weights.is_empty() && weight(&fitted.config, 1).is_none());
 }
 
-/// A user who states the weights of cgroups, wherever VMs have some, states the weights.
+/// The user's settings change the cgroups that a host has, and make none.
 #[test]
 fn weights_of_the_cgroups_that_there_are_are_stated() {
     let (recording, was) = record(&config(1, &[("busy", 1, 100), ("busy", 1, 300)], 1));
