@@ -23,7 +23,8 @@ pub mod ipi_tracking;
 pub mod lag_credit;
 pub mod lapic;
 pub mod lapic_timer;
-#[cfg(all(test, feature = "alloc"))]
+#[cfg(test)]
+#[cfg(feature = "alloc")]
 mod messages;
 pub mod posted_interrupt;
 #[cfg(feature = "alloc")]

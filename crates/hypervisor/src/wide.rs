@@ -70,7 +70,8 @@ pub(crate) const fn div_signed(value: i128, divisor: u64) -> i128 {
     }
 }
 
-#[cfg(all(test, feature = "alloc"))]
+#[cfg(test)]
+#[cfg(feature = "alloc")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
