@@ -246,6 +246,29 @@ fn the_bound_adds_the_error_of_the_frequency_to_its_cut() {
     assert_eq!(moved.account.tsc_against_its_rate_ns, 3 + 1_500 + 4);
 }
 
+/// A ratio is rounded down, so that it makes the host's frequency look higher and its cut to kHz look smaller.
+/// The bound is the one of the real frequency.
+#[test]
+fn the_bound_takes_no_host_for_faster_than_it_is() {
+    let (host_khz, guest_khz) = (3_999_999, 2_250);
+    let format = RatioFormat::SVM;
+    let ratio = format.ratio(guest_khz, host_khz).unwrap();
+    // 4,000,000 kHz going by the ratio, with a cut of 250 ppb and not 251.
+    assert_eq!((u64::from(guest_khz) << 32) / ratio, 4_000_000);
+    let at = |clock_ns| Side {
+        clock: KvmClockData {
+            clock_ns,
+            flags: KVM_CLOCK_REALTIME | KVM_CLOCK_HOST_TSC,
+            ..KvmClockData::default()
+        },
+        format,
+        ratio,
+    };
+    let moved = by_offsets(&at(0), &at(SECOND), guest_khz, &Uncertainty::default()).unwrap();
+    // Three cycles, 251 ppb of a second, two readings of 2 ns and the page's multiplier.
+    assert_eq!(moved.account.tsc_against_its_rate_ns, 1_334 + 251 + 4 + 1);
+}
+
 /// A host whose TSC really runs at `hz`, called `khz`: cycles since its zero at `ns`.
 fn real_cycles(hz: u64, ns: u64) -> u64 {
     (u128::from(hz) * u128::from(ns) / 1_000_000_000) as u64

@@ -186,3 +186,24 @@ fn a_logical_destination_fills_the_slots_that_it_names() {
     let slots = [0, 1, 2, 3].map(|n| found.slot(n));
     assert_eq!(slots, [Some(0), None, Some(2), None]);
 }
+
+/// `__apic_accept_irq`: a level-triggered INIT that is de-asserted reaches a LAPIC and resets no vCPU.
+#[test]
+fn an_init_that_is_deasserted_is_not_accepted() {
+    let (assert, level_triggered) = (1 << 14, 1 << 15);
+    let (nmi, init) = (0x400, 0x500);
+    for (low, accepted) in [
+        (init, true),
+        (init | assert | level_triggered, true),
+        (init | level_triggered, false),
+        (nmi | level_triggered, true),
+    ] {
+        let apics = (0..2).map(|n| well_formed(n, true, false)).collect();
+        let mut bus = ApicBus::new(apics, BusOptions::default());
+        let mut reached = Vec::new();
+        let done = bus.write_icr(0, low, 1, &(), |vcpu, ok| reached.push((vcpu, ok)));
+        assert_eq!(reached, [(1, accepted)], "{low:#x}");
+        let counts = done.map(|done| (done.handed, done.taken));
+        assert_eq!(counts, Ok((1, u32::from(accepted))), "{low:#x}");
+    }
+}

@@ -353,8 +353,9 @@ fn lapic_timer_sloppy_08_advance_adapts_within_bounds_only() {
         assert_eq!(advance::adjust(KHZ, 1000, ignored), 1000, "{ignored}");
     }
     assert_eq!(advance::adjust(KHZ, 1000, 100), 1005);
+    assert_eq!(advance::adjust(KHZ, 4900, 2000), 5000, "the largest");
     assert_eq!(
-        advance::adjust(KHZ, 4900, 10_000),
+        advance::adjust(KHZ, 4900, 2020),
         1000,
         "beyond 5000: start over"
     );
