@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stealtime_hypervisor::lapic_timer::advance::{self, Spin};
 use stealtime_hypervisor::lapic_timer::arithmetic::{self, Expiration, Rate, SwDeadline};
 use stealtime_hypervisor::lapic_timer::{
-    Action, Actions, BusCycle, GuestTsc, InvalidTsc, LapicTimer, Now, TimerEnvironment, TimerMode,
-    TimerParameters, TimerPolicy, hv_timer,
+    Action, Actions, BusCycle, GuestTsc, InvalidTsc, LapicTimer, Now, Observed, TimerEnvironment,
+    TimerMode, TimerParameters, TimerPolicy, hv_timer,
 };
 use stealtime_hypervisor::posted_interrupt::VcpuMode;
 
@@ -411,6 +411,29 @@ fn adaptive_policy_learns_per_vcpu() {
         w.block(false);
     }
     assert_eq!(w.interrupts.len(), 40);
+}
+
+/// How many expiries in guest mode it takes until these placements allow posting again.
+fn pause_after(seen: &mut Observed, refusals: &[bool]) -> usize {
+    for &refused in refusals {
+        assert!(seen.favours_posting());
+        seen.placement(refused);
+    }
+    let expiries = (0..9_999).take_while(|_| {
+        seen.expiry(true);
+        !seen.favours_posting()
+    });
+    1 + expiries.count()
+}
+
+#[test]
+fn a_taken_timer_between_refusals_does_not_shorten_the_pause() {
+    let mut seen = Observed::default();
+    (0..8).for_each(|_| seen.expiry(true));
+    assert_eq!(pause_after(&mut seen, &[true; 4]), 64);
+    let mostly = [true, false, true, true, true];
+    assert_eq!(pause_after(&mut seen, &mostly), 128);
+    assert_eq!(pause_after(&mut seen, &mostly), 256);
 }
 
 #[test]

@@ -175,6 +175,10 @@ fn machines_that_cannot_be() {
     let good = topology(ApicMode::X2apicPhysical, &[0, 1]).unwrap();
     let low = good.send(0, 15, &mut mask([1]), &mut |w| panic!("sent {w:?}"));
     assert_eq!(low, Err(IcrError::IllegalVector { vector: 15 }));
+    let lowest = good.send(0, 16, &mut mask([1]), &mut |w| {
+        assert_eq!(w, IcrWrite::X2apic(1 << 32 | 16))
+    });
+    assert_eq!(lowest, Ok(1));
     assert!(many.to_string().contains("9 CPUs"), "{many}");
 }
 
