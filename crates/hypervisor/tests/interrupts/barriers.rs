@@ -236,3 +236,36 @@ fn a_clear_on_is_cleared_by_the_policies_of_the_series_alone() {
         );
     }
 }
+
+/// `smp_wmb` between the mode and `local_irq_enable`: no interrupt handler finds a vCPU in guest mode that has
+/// left.
+#[test]
+fn the_mode_outside_the_guest_is_written_before_interrupts_are_enabled() {
+    for policy in SOUND {
+        let mut rig = rig(policy);
+        let mode = mode_word(&rig);
+        let shared = rig.shared.clone();
+        assert_eq!(rig.enter(), Entry::Run);
+        let exit = log_in(&shared, || rig.leave());
+        rig.shared.request(Requests::EVENT);
+        let cancelled = log_in(&shared, || assert_eq!(rig.enter(), Entry::Cancelled));
+        for log in [exit, cancelled] {
+            assert!(log.contains(&Access::Release(mode)), "{policy:?} {log:?}");
+            assert_eq!(log.last(), Some(&Access::Fence), "{policy:?} {log:?}");
+        }
+    }
+}
+
+/// Requests are taken before each VM entry with a virtual-APIC page. Most words of an IRR have none.
+#[test]
+fn words_of_the_irr_without_a_request_are_not_locked() {
+    let rig = rig(Suppression::Put);
+    for vector in [50, 250, 251] {
+        assert!(rig.shared.irr.set(vector));
+    }
+    let log = log_in(&rig.shared, || {
+        assert!(rig.shared.irr.take().iter().eq([50, 250, 251]));
+    });
+    let locked = log.iter().filter(|a| matches!(a, Access::Rmw(_)));
+    assert_eq!((locked.count(), log.len()), (2, 6), "{log:?}");
+}
