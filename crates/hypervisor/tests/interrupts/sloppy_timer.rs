@@ -120,6 +120,13 @@ fn an_expiry_at_this_instant_is_the_hrtimers() {
     // Nothing is left of the saved count.
     let started = timer.restore(1000, 0, at_us(1), &env, &());
     assert_eq!(list(started), [Action::StartHrtimer { at_ns: 1_000 }]);
+    // Also at the earliest instant.
+    let earliest = Now {
+        ns: i64::MIN,
+        host_tsc: 0,
+    };
+    let _ = timer.restore(1000, 0, earliest, &env, &());
+    assert_eq!(timer.hrtimer_at(), Some(i64::MIN + 1));
 }
 
 /// `update_target_expiration`: what is left of a count takes as much longer as the divisor is larger.
@@ -513,6 +520,14 @@ fn hrtimers_go_to_the_nearest_busy_housekeeping_cpu() {
         ..request(3)
     };
     assert_eq!(at(&running, &[1]), Ok(2));
+    for (queued_on, first_in_queue, cpu) in [(3, true, 3), (3, false, 2), (1, true, 2)] {
+        let queued = TimerRequest {
+            queued_on: Some(queued_on),
+            first_in_queue,
+            ..request(3)
+        };
+        assert_eq!(at(&queued, &[2]), Ok(cpu), "stays if its CPU fires next");
+    }
     let fixed = TimerRequest {
         migration: false,
         ..request(3)
