@@ -231,6 +231,8 @@ proptest! {
         prop_assert_eq!(desc.to_bytes(), bytes);
         let c = desc.control();
         prop_assert_eq!((c.on(), c.sn(), c.nv(), c.ndst()), (on, sn, nv, ndst));
+        let c = c.with_on();
+        prop_assert_eq!((c.on(), c.sn(), c.nv(), c.ndst()), (true, sn, nv, ndst));
     }
 
     /// Where the map answers a fixed interrupt of a well-formed VM, asking each LAPIC agrees.
