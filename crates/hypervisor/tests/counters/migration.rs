@@ -246,7 +246,7 @@ fn the_bound_adds_the_error_of_the_frequency_to_its_cut() {
     assert_eq!(moved.account.tsc_against_its_rate_ns, 3 + 1_500 + 4);
 }
 
-/// A ratio is rounded down, so that it makes the host's frequency look higher and its cut to kHz look smaller.
+/// A ratio is rounded down, so that it makes the host's frequency look higher and its cut to kHz smaller.
 /// The bound is the one of the real frequency.
 #[test]
 fn the_bound_takes_no_host_for_faster_than_it_is() {

@@ -237,8 +237,8 @@ fn a_clear_on_is_cleared_by_the_policies_of_the_series_alone() {
     }
 }
 
-/// `smp_wmb` between the mode and `local_irq_enable`: no interrupt handler finds a vCPU in guest mode that has
-/// left.
+/// `smp_wmb` between the mode and `local_irq_enable`: no interrupt handler finds a vCPU in guest mode that is
+/// in the host.
 #[test]
 fn the_mode_outside_the_guest_is_written_before_interrupts_are_enabled() {
     for policy in SOUND {
