@@ -155,6 +155,39 @@ fn a_part_of_the_latency_may_be_used_up() {
     }
 }
 
+/// `__sched_period`: a latency of 10 ms holds for up to 4 tasks of 3 ms each, beyond which the period grows.
+/// A task of nice -5 next to others has 3121 parts of 6193 in it, or of 7217: by the inverse weights 693519
+/// and 595118, `period * 3121 * inverse >> 32`.
+#[test]
+fn the_latency_holds_for_the_tasks_that_begin_within_it() {
+    for (others, part_ns) in [(3, 5_039_555), (4, 6_486_766)] {
+        for (ran_ns, resched) in [(part_ns, Resched::None), (part_ns + 1, Resched::Now)] {
+            let mut config = config(1);
+            config.cfs = Some(Cfs {
+                latency_ns: 10_000_000,
+                min_granularity_ns: 3_000_000,
+                ..Cfs::linux_6_1(1)
+            });
+            let mut fair = Fair::new(config).unwrap();
+            let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+            let mut fork = |nice| {
+                let attr = Attr {
+                    nice,
+                    ..Attr::default()
+                };
+                let task = fair.create_task(attr, None).unwrap();
+                fair.fork(task, rq, 0).unwrap();
+                if nice != 0 {
+                    fair.pick(rq, 0).unwrap();
+                }
+            };
+            fork(-5);
+            (0..others).for_each(|_| fork(0));
+            assert_eq!(fair.tick(rq, ran_ns).unwrap().resched, resched, "{ran_ns}");
+        }
+    }
+}
+
 /// Without `NEXT_BUDDY` a new task that preempts nothing is no buddy, however many there are.
 #[test]
 fn forks_nominate_no_buddy() {
