@@ -112,6 +112,28 @@ fn operations_do_not_allocate() {
     }
 }
 
+/// The slots of tasks that have ended are kept for others in a list that has room for all.
+#[test]
+fn tasks_end_without_memory() {
+    for mode in [PickMode::Hierarchical, PickMode::Flat] {
+        let (mut fair, tasks) = host(mode);
+        let new = [(); 40].map(|()| fair.create_task(Attr::default(), None).unwrap());
+        let rqs = [0, 4, 8].map(|n| fair.view(tasks[n]).unwrap().rq.unwrap());
+        let before = ALLOCATIONS.with(Cell::get);
+        for task in new {
+            fair.destroy_task(task).unwrap();
+        }
+        for rq in rqs {
+            while fair.running(rq).unwrap().is_some() {
+                fair.block(rq, Block::Exit, 1_000).unwrap();
+                fair.pick(rq, 1_000).unwrap();
+            }
+        }
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{mode:?}");
+        assert!(tasks.iter().all(|task| fair.view(*task).is_err()));
+    }
+}
+
 /// A task that moves on leaves parts of its group. They serve the next CPU.
 #[test]
 fn groups_that_come_back_take_the_memory_they_left() {
