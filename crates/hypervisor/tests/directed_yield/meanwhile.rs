@@ -9,7 +9,7 @@ use stealtime_hypervisor::ipi_tracking::{
     Delivery, IpiContext, IpiKnobs, NotRecorded, Unicast, confirmed_receiver, eoi, record,
 };
 use stealtime_hypervisor::lapic::{Apic, ApicBus, ApicMode, BusOptions};
-use stealtime_hypervisor::scx::{Answered, Answers, Receiver};
+use stealtime_hypervisor::scx::{Answered, Answers, MOST_RECEIVERS, Receiver};
 use stealtime_hypervisor::word::AtomicWord;
 
 type Hook = Box<dyn FnOnce()>;
@@ -184,6 +184,54 @@ fn an_answer_counts_though_another_comes_in() {
 fn an_answer_leaves_the_ipi_that_its_sender_begins_meanwhile() {
     let (answered, due) = answers_while(|contexts| send_to_both(contexts, NOW + 5));
     assert_eq!((answered, due), (None, vec![1, 2]));
+}
+
+/// Further receivers of an IPI: with the first one they are as many as are awaited.
+const OTHERS: usize = MOST_RECEIVERS - 1;
+
+/// Before the next exchange, the IPI of vCPU 0 reaches another receiver, or that one answers. Further
+/// receivers follow before further exchanges.
+fn meet_before_exchanges(contexts: &Rc<Vec<Answers<Watched>>>, index: usize, is_accepted: bool) {
+    let others = Rc::clone(contexts);
+    let hook: Hook = Box::new(move || {
+        let vcpu = index as u32 + 1;
+        if is_accepted {
+            assert!(Answers::eoi(&others, vcpu, 0xfb).is_some());
+        } else {
+            accept(&others, index);
+        }
+        let next = index + usize::from(is_accepted);
+        if next <= OTHERS {
+            meet_before_exchanges(&others, next, !is_accepted);
+        }
+    });
+    BEFORE.set(Some((0, hook)));
+}
+
+fn accept(contexts: &[Answers<Watched>], index: usize) {
+    let receiver = Receiver {
+        vcpu: index as u32 + 1,
+        index,
+        vector: 0xfb,
+    };
+    contexts[0].accept(0, &contexts[index + 1], receiver);
+}
+
+/// The word of the sender changes twice for each of the 31 others, each time just before the exchange.
+#[test]
+fn an_answer_counts_though_all_others_are_reached_and_answer_meanwhile() {
+    let contexts: Rc<Vec<_>> = Rc::new((0..=MOST_RECEIVERS).map(|_| Answers::new()).collect());
+    contexts[0].send(NOW);
+    accept(&contexts, 0);
+    meet_before_exchanges(&contexts, 1, false);
+    let answered = Answers::eoi(&contexts, 1, 0xfb);
+    assert!(BEFORE.take().is_none(), "some are not reached");
+    let last = Answered {
+        sender: 0,
+        is_last: true,
+    };
+    assert_eq!(answered, Some(last));
+    assert_eq!(contexts[0].due(1_000, NOW).count(), 0);
 }
 
 /// An x2APIC with this logical id.
