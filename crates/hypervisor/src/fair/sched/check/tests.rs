@@ -236,3 +236,18 @@ fn an_unknown_run_queue_is_not_consistent() {
     let (fair, _) = host(PickMode::Flat);
     assert!(!fair.consistent(RqId::nth(2)));
 }
+
+/// From a base that is 2^62 behind, two tasks of weight 2^20 have a sum of 2^83: in 64 bits it is next to
+/// nothing, and neither task is eligible. A CPU with tasks is not left idle then.
+#[test]
+fn sums_that_have_wrapped_leave_the_first_task() {
+    let mut fair = Fair::new(Config::linux_7_2(2)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let [first, _] = [(); 2].map(|()| task(&mut fair, rq, Policy::Normal, None));
+    let sched = fair.sched_mut();
+    let root = sched.rqs[rq].root();
+    let zero = sched.tree[root].zero_vruntime();
+    sched.tree[root].set_zero(zero.wrapping_sub(1 << 62));
+    assert!(fair.consistent(rq));
+    assert_eq!(fair.pick(rq, 0).unwrap().task, Some(first));
+}
