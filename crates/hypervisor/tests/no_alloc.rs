@@ -1,10 +1,11 @@
 //! After set-up nothing allocates: run queues, groups and tasks, lists of blocked vCPUs, timers and
-//! sets of CPUs are made, then operations run.
+//! sets of CPUs are made, then operations run. A lean host allocates as it runs, a little at a time.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use stealtime_hypervisor::fair::timeline::{Keys, Pool, Timeline};
 use stealtime_hypervisor::fair::{Attr, Block, Config, Fair, Feature, PickMode, TaskId, TaskState};
 use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::{
@@ -23,18 +24,22 @@ std::thread_local! {
     /// Of this thread: the test harness allocates on threads of its own.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
     static FREED: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that are allocated; what another thread frees is missing.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: passes each call on to the system's allocator unchanged; needed to see allocations.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        BYTES.with(|bytes| bytes.set(bytes.get().wrapping_add(layout.size())));
         // SAFETY: the caller keeps to the contract of this same function.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         FREED.with(|count| count.set(count.get() + 1));
+        BYTES.with(|bytes| bytes.set(bytes.get().wrapping_sub(layout.size())));
         // SAFETY: `ptr` came from `alloc` above with this layout.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -156,6 +161,67 @@ fn groups_that_come_back_take_the_memory_they_left() {
         (0..1_000).for_each(|_| there_and_back());
         assert_eq!(ALLOCATIONS.with(Cell::get), before, "{mode:?}");
     }
+}
+
+/// What `body` makes, and the bytes that this has and that a clone of it has. A clone has nothing in reserve.
+fn memory_of<T: Clone>(body: impl FnOnce() -> T) -> (T, [usize; 2]) {
+    let bytes = || BYTES.with(Cell::get);
+    let before = bytes();
+    let made = body();
+    let used = bytes().wrapping_sub(before);
+    let copy = made.clone();
+    let least = bytes().wrapping_sub(before.wrapping_add(used));
+    drop(copy);
+    (made, [used, least])
+}
+
+/// [`Fair::set_lean`]: a table grows by single entries up to 32 of them, then by a sixteenth, rounded down:
+/// 120 times up to 5,000. The entities and their places in the timelines have one each.
+#[test]
+fn a_lean_host_has_a_sixteenth_in_reserve() {
+    let before = ALLOCATIONS.with(Cell::get);
+    let mut grown = 0;
+    let (_, [used, least]) = memory_of(|| {
+        let mut fair = Fair::new(Config::linux_7_2(16)).unwrap();
+        fair.set_lean();
+        for _ in 0..5_000 {
+            fair.create_task(Attr::default(), None).unwrap();
+        }
+        grown = ALLOCATIONS.with(Cell::get) - before;
+        fair
+    });
+    assert!(
+        (least..=least * 17 / 16).contains(&used),
+        "{used} of {least}"
+    );
+    assert!(grown <= 2 * 120, "{grown}");
+}
+
+/// Each queue of two has a node. Their table grows by four, and by an eighth from 40 on: 39 times up to 1,000.
+/// The list of free ones has room for each growth: it doubles six times.
+#[test]
+fn timelines_of_a_lean_host_have_an_eighth_in_reserve() {
+    let mut grown = 0;
+    let (pool, [used, least]) = memory_of(|| {
+        let mut pool = Pool::default();
+        pool.set_lean();
+        pool.grow(2_000);
+        let before = ALLOCATIONS.with(Cell::get);
+        for n in 0..1_000 {
+            let mut queue = Timeline::EMPTY;
+            let keys = Keys {
+                deadline: 0,
+                vruntime: 0,
+            };
+            pool.insert(&mut queue, 2 * n, 700_000, &|_| keys);
+            pool.insert(&mut queue, 2 * n + 1, 700_000, &|_| keys);
+        }
+        grown = ALLOCATIONS.with(Cell::get) - before;
+        pool
+    });
+    assert!(pool.contains(1_999));
+    assert!((least..=least * 9 / 8).contains(&used), "{used} of {least}");
+    assert!(grown <= 39 + 6, "{grown}");
 }
 
 /// What `body` allocates and frees, as under a spinlock with interrupts off.
