@@ -91,6 +91,19 @@ fn tasks_with_equal_deadlines_run_in_the_order_of_their_wakeups() {
     assert_eq!(host.pick(), Some(second));
 }
 
+/// The request of a task of nice -5 ends earlier: it interrupts a task that has run for 700 us.
+#[test]
+fn a_woken_task_lets_the_current_one_run_for_a_while() {
+    for (ran_ns, interrupts) in [(MIN_RUN_NS - 1, false), (MIN_RUN_NS, true)] {
+        let mut host = Host::new();
+        host.awake(0, None);
+        let woken = host.scx.create_task(-5, None).expect("a task");
+        let now_ns = host.now_ns + ran_ns;
+        let answer = host.scx.wake(woken, host.cpu, false, now_ns);
+        assert_eq!(answer, Ok(interrupts), "{ran_ns}");
+    }
+}
+
 #[test]
 fn the_receiver_runs_on_a_loan_until_its_answer() {
     let mut host = Host::new();
