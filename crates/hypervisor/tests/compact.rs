@@ -189,6 +189,44 @@ fn a_parent_that_a_group_has_left_is_folded() {
     assert!(rqs.iter().all(|&rq| fair.consistent(rq)));
 }
 
+/// What a folded part keeps is a lag behind others of the same parent: it is void under another one.
+#[test]
+fn a_group_that_moves_has_no_lag_in_its_folded_parts() {
+    let mut config = Config::linux_7_2(16);
+    config.features = config.features.without(Feature::DelayDequeue);
+    let mut fair = Fair::new(config).unwrap();
+    let [there, here] = [(); 2].map(|()| fair.create_rq(PickMode::Hierarchical).unwrap());
+    let [former, later] = [(); 2].map(|()| fair.create_group(None).unwrap());
+    let moved = fair.create_group(Some(former)).unwrap();
+    for group in [moved, later] {
+        fair.extend_group(group, there).unwrap();
+        fair.extend_group(group, here).unwrap();
+    }
+    let [task, other] =
+        [moved, former].map(|group| fair.create_task(Attr::default(), Some(group)).unwrap());
+    fair.fork(task, there, 0).unwrap();
+    fair.pick(there, 0).unwrap();
+    fair.fork(other, there, 0).unwrap();
+    // It leaves with a debt of half its run time.
+    fair.tick(there, 4_000_000).unwrap();
+    assert_eq!(fair.pick(there, 4_000_000).unwrap().task, Some(other));
+    fair.detach(task, 4_000_000).unwrap();
+    fair.attach(task, here, 4_000_000).unwrap();
+    let lag = |fair: &mut Fair| {
+        fair.compact_group(task).unwrap();
+        assert!(fair.queue(there, Some(moved)).is_err());
+        fair.extend_group(moved, there).unwrap();
+        fair.group_entity(there, moved).unwrap().vlag
+    };
+    assert_eq!(lag(&mut fair), -2_000_000);
+    fair.compact_group(task).unwrap();
+    fair.move_task(task, Some(former), 4_000_000).unwrap();
+    fair.reparent_group(moved, Some(later)).unwrap();
+    fair.move_task(task, Some(moved), 4_000_000).unwrap();
+    assert_eq!(lag(&mut fair), 0);
+    assert!(fair.consistent(there) && fair.consistent(here));
+}
+
 /// As the part of a group is folded, that of its parent is no longer used by it.
 #[test]
 fn parents_are_folded_with_their_last_child() {
