@@ -7,6 +7,7 @@ use std::cell::Cell;
 
 use stealtime_hypervisor::fair::timeline::{Keys, Pool, Timeline};
 use stealtime_hypervisor::fair::{Attr, Block, Config, Fair, Feature, PickMode, TaskId, TaskState};
+use stealtime_hypervisor::lag_credit::LagCredit;
 use stealtime_hypervisor::lapic::Lapic;
 use stealtime_hypervisor::lapic_timer::{
     GuestTsc, LapicTimer, Now, TimerEnvironment, TimerParameters,
@@ -222,6 +223,31 @@ fn timelines_of_a_lean_host_have_an_eighth_in_reserve() {
     assert!(pool.contains(1_999));
     assert!((least..=least * 9 / 8).contains(&used), "{used} of {least}");
     assert!(grown <= 39 + 6, "{grown}");
+}
+
+/// A guest's scheduler has no credits, and those without a guard have no tokens: neither takes memory for them.
+#[test]
+fn only_guarded_credits_take_memory_for_tokens() {
+    let bytes = |is_credited: bool, lag_credit: LagCredit| {
+        let mut config = Config::linux_7_2(16);
+        config.lag_credit = lag_credit;
+        if is_credited {
+            config.features = config.features.with(Feature::YieldToLagCredit);
+        }
+        let made = memory_of(|| {
+            let mut fair = Fair::new(config).unwrap();
+            for _ in 0..100 {
+                fair.create_rq(PickMode::Hierarchical).unwrap();
+            }
+            fair
+        });
+        let [_, least] = made.1;
+        least
+    };
+    let (plain, guarded) = (LagCredit::SERIES_V3, LagCredit::GUARDED);
+    assert_eq!(bytes(false, plain), bytes(false, guarded));
+    assert!(bytes(false, plain) < bytes(true, plain));
+    assert!(bytes(true, plain) < bytes(true, guarded));
 }
 
 /// What `body` allocates and frees, as under a spinlock with interrupts off.
