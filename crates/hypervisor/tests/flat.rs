@@ -100,6 +100,23 @@ fn weight_is_the_share_of_the_tree_and_waits_to_be_refreshed() {
     assert_eq!(cpu.weight(running), expected);
 }
 
+/// The entity of a group begins with the weight of nice 0 (`init_tg_cfs_entry`), whatever there is before it.
+#[test]
+fn a_group_begins_with_a_weight_of_its_own() {
+    for mode in [PickMode::Flat, PickMode::Hierarchical] {
+        let mut cpu = Cpu::new(mode);
+        let attr = Attr {
+            nice: -20,
+            ..Attr::default()
+        };
+        cpu.fork(None, attr);
+        let group = cpu.fair.create_group(None).unwrap();
+        cpu.fair.extend_group(group, cpu.rq).unwrap();
+        let entity = cpu.fair.group_entity(cpu.rq, group).unwrap();
+        assert_eq!((entity.load, entity.weight), (NICE_0_LOAD, NICE_0_LOAD));
+    }
+}
+
 /// Levels multiply, and floor at 2.
 #[test]
 fn levels_multiply_down_to_the_smallest_weight() {
