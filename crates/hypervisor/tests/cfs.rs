@@ -378,3 +378,26 @@ fn an_idle_group_preempts_no_other_one() {
         assert_eq!(woken.resched == Resched::Now, !is_idle);
     }
 }
+
+/// A task that is not behind preempts an idle group, and no other one.
+#[test]
+fn an_idle_group_is_preempted_without_a_lead() {
+    for is_idle in [false, true] {
+        let mut fair = Fair::new(config(1)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let group = fair.create_group(None).unwrap();
+        fair.extend_group(group, rq).unwrap();
+        fair.set_idle(group, is_idle, 0).unwrap();
+        let sleeper = fair.create_task(Attr::default(), None).unwrap();
+        fair.fork(sleeper, rq, 0).unwrap();
+        fair.pick(rq, 0).unwrap();
+        fair.block(rq, Block::Sleep, 1_000_000).unwrap();
+        fair.pick(rq, 1_000_000).unwrap();
+        // It is placed behind the virtual time of the sleeper.
+        let running = fair.create_task(Attr::default(), Some(group)).unwrap();
+        fair.fork(running, rq, 1_000_000).unwrap();
+        assert_eq!(fair.pick(rq, 1_000_000).unwrap().task, Some(running));
+        let woken = fair.wake(sleeper, rq, 1_000_000).unwrap();
+        assert_eq!(woken.resched == Resched::Now, is_idle);
+    }
+}
