@@ -91,6 +91,17 @@ fn tasks_with_equal_deadlines_run_in_the_order_of_their_wakeups() {
     assert_eq!(host.pick(), Some(second));
 }
 
+/// As each one has had its slice, both are due by the same deadline again.
+#[test]
+fn tasks_with_equal_deadlines_take_turns() {
+    let mut host = Host::new();
+    let [first, second] = [(); 2].map(|()| host.awake(0, None));
+    for next in [second, first, second, first] {
+        host.now_ns += Config::default().slice_ns;
+        assert_eq!(host.pick(), Some(next));
+    }
+}
+
 /// The request of a task of nice -5 ends earlier: it interrupts a task that has run for 700 us.
 #[test]
 fn a_woken_task_lets_the_current_one_run_for_a_while() {
