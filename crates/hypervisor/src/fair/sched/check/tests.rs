@@ -1,5 +1,11 @@
 //! Each fault that the checks are for, alone in a state that is sound otherwise.
 
+extern crate std;
+
+use core::hash::{BuildHasher, BuildHasherDefault};
+use std::collections::HashSet;
+use std::hash::DefaultHasher;
+
 use super::super::Count;
 use crate::fair::hierarchy::Hierarchy;
 use crate::fair::ids::{Ent, GroupId, Que, RqId};
@@ -215,18 +221,24 @@ const LEVEL_FAULTS: [Fault; 15] = [
     }),
 ];
 
+fn digest(fair: &Fair) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(fair)
+}
+
 #[test]
-fn each_fault_is_found() {
+fn each_fault_is_found_and_has_a_hash_of_its_own() {
     for mode in [PickMode::Hierarchical, PickMode::Flat] {
         let (fair, parts) = host(mode);
         let by_level: &[Fault] = match mode {
             PickMode::Hierarchical => &LEVEL_FAULTS,
             PickMode::Flat => &[],
         };
+        let mut digests = HashSet::from([digest(&fair)]);
         for (name, inject) in FAULTS.iter().chain(by_level) {
             let mut faulty = fair.clone();
             inject(faulty.sched_mut(), &parts);
             assert!(!faulty.consistent(parts.rq), "{mode:?}: {name}");
+            assert!(digests.insert(digest(&faulty)), "{mode:?}: {name}");
         }
     }
 }
