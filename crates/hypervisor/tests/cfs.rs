@@ -401,3 +401,27 @@ fn an_idle_group_is_preempted_without_a_lead() {
         assert_eq!(woken.resched == Resched::Now, is_idle);
     }
 }
+
+/// `yield_task_fair` accounts the time of the yielder, except that of a batch task, which the pick accounts.
+#[test]
+fn a_yield_accounts_time_unless_by_a_batch_task() {
+    for (policy, at_yield_ns) in [(Policy::Normal, 1_000_000), (Policy::Batch, 0)] {
+        let mut fair = Fair::new(config(1)).unwrap();
+        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+        let attr = Attr {
+            policy,
+            ..Attr::default()
+        };
+        let [yielder, other] = [(); 2].map(|()| fair.create_task(attr, None).unwrap());
+        fair.fork(yielder, rq, 0).unwrap();
+        fair.pick(rq, 0).unwrap();
+        fair.fork(other, rq, 0).unwrap();
+        let vruntime = |fair: &Fair| fair.view(yielder).unwrap().entity.vruntime;
+        let start = vruntime(&fair);
+        let ran_ns = |fair: &Fair| vruntime(fair).wrapping_sub(start);
+        fair.yield_task(rq, 1_000_000).unwrap();
+        assert_eq!(ran_ns(&fair), at_yield_ns);
+        fair.pick(rq, 1_000_000).unwrap();
+        assert_eq!(ran_ns(&fair), 1_000_000);
+    }
+}
