@@ -75,6 +75,30 @@ fn yield_sloppy_05_to_a_running_task_nothing_happens() {
     assert_eq!(before, after, "no forfeit, no buddy, no reschedule");
 }
 
+/// A target on no run queue is refused, whatever the time is on its last one.
+#[test]
+fn a_yield_to_a_sleeper_reads_no_other_clock() {
+    let mut fair = Fair::new(config(true)).unwrap();
+    let rqs = [0; 2].map(|_| fair.create_rq(PickMode::Hierarchical).unwrap());
+    let [yielder, other, sleeper, new] =
+        [0; 4].map(|_| fair.create_task(Attr::default(), None).unwrap());
+    for (task, rq) in [(yielder, rqs[0]), (other, rqs[0]), (sleeper, rqs[1])] {
+        fair.fork(task, rq, 0).unwrap();
+    }
+    for rq in rqs {
+        fair.pick(rq, 0).unwrap();
+    }
+    fair.block(rqs[1], Block::Sleep, 5_000_000).unwrap();
+    fair.pick(rqs[1], 5_000_000).unwrap();
+    for target in [sleeper, new] {
+        assert_eq!(
+            fair.yield_to(rqs[0], target, 1_000_000),
+            Ok(YieldTo::Refused)
+        );
+    }
+    assert_eq!(fair.clock(rqs[1]), Ok(5_000_000));
+}
+
 #[test]
 fn yield_sloppy_06_with_one_task_on_both_cpus_even_a_valid_target_is_refused() {
     let mut fair = Fair::new(config(true)).unwrap();
