@@ -425,3 +425,44 @@ fn a_yield_accounts_time_unless_by_a_batch_task() {
         assert_eq!(ran_ns(&fair), 1_000_000);
     }
 }
+
+/// `set_last_buddy`: an idle task that was preempted does not go on before others, though it leads them by
+/// less than the granularity.
+#[test]
+fn an_idle_task_that_was_preempted_is_no_buddy() {
+    let mut fair = Fair::new(config(1)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let new = |fair: &mut Fair, policy, now_ns| {
+        let attr = Attr {
+            policy,
+            ..Attr::default()
+        };
+        let task = fair.create_task(attr, None).unwrap();
+        fair.fork(task, rq, now_ns).unwrap();
+        task
+    };
+    let short = new(&mut fair, Policy::Normal, 0);
+    fair.pick(rq, 0).unwrap();
+    fair.block(rq, Block::Sleep, 10_000).unwrap();
+    fair.pick(rq, 10_000).unwrap();
+    let mut now_ns = 1_000_000;
+    let idle = new(&mut fair, Policy::Idle, now_ns);
+    fair.pick(rq, now_ns).unwrap();
+    // They begin at its virtual time, and run for a tick each before it does.
+    let others = [(); 8].map(|()| new(&mut fair, Policy::Normal, now_ns));
+    for _ in others {
+        let picked = fair.pick(rq, now_ns).unwrap().task;
+        assert!(picked.is_some_and(|picked| others.contains(&picked)));
+        now_ns += 1_000_000;
+        fair.tick(rq, now_ns).unwrap();
+    }
+    assert_eq!(fair.pick(rq, now_ns).unwrap().task, Some(idle));
+    // By its weight of 3, that is 1.37 ms of virtual time: 0.37 ms more than the others have had.
+    now_ns += 4_000;
+    let woken = fair.wake(short, rq, now_ns).unwrap();
+    assert_eq!(woken.resched, Resched::Now);
+    assert_eq!(fair.pick(rq, now_ns).unwrap().task, Some(short));
+    fair.block(rq, Block::Sleep, now_ns).unwrap();
+    let picked = fair.pick(rq, now_ns).unwrap().task;
+    assert!(picked.is_some_and(|picked| others.contains(&picked)));
+}
