@@ -198,8 +198,8 @@ fn a_lean_host_has_a_sixteenth_in_reserve() {
     assert!(grown <= 2 * 120, "{grown}");
 }
 
-/// Each queue of two has a node. Their table grows by four, and by an eighth from 40 on: 39 times up to 1,000.
-/// The list of free ones has room for each growth: it doubles six times.
+/// Each queue of two has a node. The table of nodes grows by four, and by an eighth from 40 on: 39 times up
+/// to 1,000. The list of free ones has room for each growth: it doubles six times.
 #[test]
 fn timelines_of_a_lean_host_have_an_eighth_in_reserve() {
     let mut grown = 0;
@@ -225,7 +225,7 @@ fn timelines_of_a_lean_host_have_an_eighth_in_reserve() {
     assert!(grown <= 39 + 6, "{grown}");
 }
 
-/// A guest's scheduler has no credits, and those without a guard have no tokens: neither takes memory for them.
+/// A guest's scheduler has no credits, and those without a guard have no tokens: neither takes memory for it.
 #[test]
 fn only_guarded_credits_take_memory_for_tokens() {
     let bytes = |is_credited: bool, lag_credit: LagCredit| {
