@@ -10,6 +10,8 @@ const START: u32 = 14;
 const STOP: u32 = 9;
 /// So many refusals among the last eight placements stop posting.
 const REFUSALS: u32 = 4;
+/// After so many placements in a row that were taken, the next pause is the shortest again.
+const CALM: u8 = 8;
 /// Expiries until placement is tried again after refusals; doubles each time.
 const FIRST_RETRY: u16 = 64;
 /// The longest such pause.
@@ -27,8 +29,10 @@ pub struct Observed {
     in_guest: u16,
     /// More than [`WINDOW`] are as good as that many.
     expiries: u8,
-    /// The newest placement is bit 0; 1: refused.
+    /// The newest placement since the last pause is bit 0; 1: refused.
     refused: u8,
+    /// Placements that were taken since the last refusal, at most [`CALM`].
+    taken: u8,
     /// Expiries until posting may be tried again.
     pause: u16,
     next_pause: u16,
@@ -60,6 +64,7 @@ impl Observed {
     /// An hrtimer that was to be posted was refused by the housekeeping CPU, or taken.
     pub fn placement(&mut self, refused: bool) {
         self.refused = self.refused << 1 | u8::from(refused);
+        self.taken = if refused { 0 } else { CALM.min(self.taken + 1) };
         // Each refusal costs an attempt on the housekeeping CPU, and the timer fires locally all
         // the same.
         if self.refused.count_ones() >= REFUSALS {
@@ -67,8 +72,7 @@ impl Observed {
             self.posting = false;
             self.pause = self.next_pause.clamp(FIRST_RETRY, LAST_RETRY);
             self.next_pause = self.pause * 2;
-        } else if !refused && self.refused == 0 {
-            // Eight in a row were taken: the next trouble is a new one.
+        } else if self.taken == CALM {
             self.next_pause = FIRST_RETRY;
         }
     }

@@ -427,13 +427,17 @@ fn pause_after(seen: &mut Observed, refusals: &[bool]) -> usize {
 }
 
 #[test]
-fn a_taken_timer_between_refusals_does_not_shorten_the_pause() {
+fn eight_timers_taken_in_a_row_make_the_next_pause_short_again() {
     let mut seen = Observed::default();
     (0..8).for_each(|_| seen.expiry(true));
     assert_eq!(pause_after(&mut seen, &[true; 4]), 64);
     let mostly = [true, false, true, true, true];
     assert_eq!(pause_after(&mut seen, &mostly), 128);
-    assert_eq!(pause_after(&mut seen, &mostly), 256);
+    let first = [false, true, true, true, true];
+    assert_eq!(pause_after(&mut seen, &first), 256);
+    let calm = |number: usize| [&vec![false; number][..], &[true; 4]].concat();
+    assert_eq!(pause_after(&mut seen, &calm(7)), 512);
+    assert_eq!(pause_after(&mut seen, &calm(8)), 64);
 }
 
 #[test]
