@@ -126,8 +126,8 @@ impl Fair {
         self.self_check = enabled;
     }
 
-    /// Allocates memory as it is used, with at most a sixteenth in reserve; operations allocate
-    /// then. For hosts of thousands of CPUs, where the reserves are large.
+    /// Allocates memory as it is used, with a sixteenth in reserve, and an eighth in timelines. Operations
+    /// allocate then. For hosts of thousands of CPUs, where the reserves are large.
     pub fn set_lean(&mut self) {
         self.sched.tree.set_lean();
     }
