@@ -3,7 +3,7 @@
 extern crate std;
 
 use core::hash::{BuildHasher, BuildHasherDefault};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::hash::DefaultHasher;
 
 use super::super::Count;
@@ -233,7 +233,7 @@ fn each_fault_is_found_and_has_a_hash_of_its_own() {
             PickMode::Hierarchical => &LEVEL_FAULTS,
             PickMode::Flat => &[],
         };
-        let mut digests = HashSet::from([digest(&fair)]);
+        let mut digests = BTreeSet::from([digest(&fair)]);
         for (name, inject) in FAULTS.iter().chain(by_level) {
             let mut faulty = fair.clone();
             inject(faulty.sched_mut(), &parts);
