@@ -215,9 +215,7 @@ impl Trace {
 
     pub(super) fn answers_with(&self, options: Options) -> Answers {
         let mut analysis = Analysis::new(options);
-        for event in &self.events {
-            analysis.event(event, &self.names);
-        }
+        analysis.events(&self.events, &self.names);
         analysis.finish(&self.names)
     }
 }

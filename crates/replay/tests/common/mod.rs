@@ -100,14 +100,10 @@ pub fn extracted_with(
     names: &dyn Names,
 ) -> (Recording, Answers) {
     let mut analysis = Analysis::new(options);
-    for event in events {
-        analysis.event(event, names);
-    }
+    analysis.events(events, names);
     let answers = analysis.finish(names);
     let mut extractor = Extractor::new(&answers);
-    for event in events {
-        extractor.event(event, names);
-    }
+    extractor.events(events, names);
     (extractor.finish(), answers)
 }
 
