@@ -5,6 +5,7 @@ use stealtime_events::{ExitReason, HostVector, Kind, VcpuId};
 use super::build::{EPT, HLT, INTERRUPT, MSR_WRITE, PREEMPTION_TIMER, RUNNABLE, SLEEPS, Trace};
 use crate::answers::Answers;
 use crate::options::{Options, Skip};
+use crate::stats::Histogram;
 
 fn row(answers: &Answers, kind: &str, detail: &str) -> (u64, u64) {
     let found = answers
@@ -410,4 +411,15 @@ fn notifications_that_end_in_exits_are_spurious() {
     };
     assert_eq!(finds(99), None);
     assert!(finds(100).is_some_and(|it| it.evidence.starts_with("100 exits")));
+}
+
+/// A counter has 16 bits, and what it carries belongs to its bucket.
+#[test]
+fn percentiles_count_values_beyond_those_of_a_counter() {
+    let mut histogram = Histogram::default();
+    (0..200_000).for_each(|_| histogram.record(1_000));
+    (0..1_000).for_each(|_| histogram.record(1_000_000));
+    assert_eq!(histogram.quantile(500), 1_000);
+    assert_eq!(histogram.quantile(990), 1_000);
+    assert_eq!(histogram.quantile(999), 1_000_000);
 }

@@ -238,6 +238,11 @@ fn yields_are_told_by_where_they_went() {
         .entry(3000, 0, 7, 0)
         .exit(3010, 0, 7, 0, super::build::PAUSE)
         .entry(3020, 0, 7, 0);
+    // It is back in the guest: another exit lets the task in.
+    trace
+        .exit(3050, 0, 7, 0, EPT)
+        .switch(3060, 0, 7, 8, RUNNABLE)
+        .switch(3080, 0, 8, 7, SLEEPS);
     let answers = trace.answers();
     check(&answers);
     let row = answers
