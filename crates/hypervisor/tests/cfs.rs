@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use stealtime_hypervisor::fair::{
-    Attr, Block, Cfs, Config, Error, Fair, Feature, PickMode, Policy, Preempt, Resched, RqId,
-    TaskId,
+    Attr, Block, Cfs, Config, Error, Fair, Feature, GroupId, PickMode, Policy, Preempt, Resched,
+    RqId, TaskId,
 };
 
 fn config(cpus: u32) -> Config {
@@ -348,15 +348,21 @@ fn waking_tasks_are_nominated_in_a_long_queue() {
     }
 }
 
+/// A CPU with a group that is idle or not.
+fn with_group(is_idle: bool) -> (Fair, RqId, GroupId) {
+    let mut fair = Fair::new(config(1)).unwrap();
+    let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
+    let group = fair.create_group(None).unwrap();
+    fair.extend_group(group, rq).unwrap();
+    fair.set_idle(group, is_idle, 0).unwrap();
+    (fair, rq, group)
+}
+
 /// `check_preempt_wakeup`: an idle group does not preempt a task of another group, however far it is behind.
 #[test]
 fn an_idle_group_preempts_no_other_one() {
     for is_idle in [false, true] {
-        let mut fair = Fair::new(config(1)).unwrap();
-        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
-        let group = fair.create_group(None).unwrap();
-        fair.extend_group(group, rq).unwrap();
-        fair.set_idle(group, is_idle, 0).unwrap();
+        let (mut fair, rq, group) = with_group(is_idle);
         let batch = Attr {
             policy: Policy::Batch,
             ..Attr::default()
@@ -383,11 +389,7 @@ fn an_idle_group_preempts_no_other_one() {
 #[test]
 fn an_idle_group_is_preempted_without_a_lead() {
     for is_idle in [false, true] {
-        let mut fair = Fair::new(config(1)).unwrap();
-        let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
-        let group = fair.create_group(None).unwrap();
-        fair.extend_group(group, rq).unwrap();
-        fair.set_idle(group, is_idle, 0).unwrap();
+        let (mut fair, rq, group) = with_group(is_idle);
         let sleeper = fair.create_task(Attr::default(), None).unwrap();
         fair.fork(sleeper, rq, 0).unwrap();
         fair.pick(rq, 0).unwrap();
