@@ -175,16 +175,12 @@ fn a_thread_works_for_the_vm_that_the_host_states() {
     };
     let log = lived(&[LIFE, thread]);
     let mut analysis = Analysis::new(Options::default());
-    for event in &log.events {
-        analysis.event(event, &log.names);
-    }
+    analysis.events(&log.events, &log.names);
     let answers = analysis.finish(&log.names);
     let vm = |threads: BTreeMap<i32, usize>| {
         let mut extractor = Extractor::new(&answers);
         extractor.set_vmm_threads(threads);
-        for event in &log.events {
-            extractor.event(event, &log.names);
-        }
+        extractor.events(&log.events, &log.names);
         task(&extractor.finish(), 11).vm
     };
     assert_eq!(vm([(11, 0)].into()), Some(0));

@@ -27,7 +27,7 @@ pub struct Column {
     pub kind: CellKind,
 }
 
-/// A value of a column. In JSON it has the type of the same name, and no number is `null`.
+/// A value of a column. In JSON it has the type of the same name; a number that is not finite is `null`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {

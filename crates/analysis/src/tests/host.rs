@@ -168,9 +168,7 @@ fn counted_events_add_up() {
     trace.entry(10, 0, 7, 0).exit(20, 0, 7, 0, EPT);
     let name = trace.name("kmalloc");
     let mut analysis = Analysis::new(Options::default());
-    for event in &trace.events {
-        analysis.event(event, &trace.names);
-    }
+    analysis.events(&trace.events, &trace.names);
     for events in [5, 0, 3] {
         let (first_ns, last_ns, last_cpu) = (5, 90, CpuId(3));
         analysis.counted(&Counted {

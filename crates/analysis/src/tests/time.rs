@@ -109,9 +109,7 @@ fn states_of_a_vm_are_those_of_its_vcpus_at_each_instant() {
 fn events_that_a_reader_put_in_order_are_counted() {
     let trace = at_seconds(&[1, 2]);
     let mut analysis = Analysis::new(Options::default());
-    for event in &trace.events {
-        analysis.event(event, &trace.names);
-    }
+    analysis.events(&trace.events, &trace.names);
     analysis.set_out_of_order(3);
     assert_eq!(analysis.finish(&trace.names).source.out_of_order, 3);
 }

@@ -205,6 +205,15 @@ impl<'w> Exporter<'w> {
         drawing.take_error()
     }
 
+    /// The same for several events.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn events(&mut self, events: &[Event], names: &dyn Names) -> io::Result<()> {
+        let mut events = events.iter();
+        events.try_for_each(|event| self.event(event, names))
+    }
+
     /// Opens the window and the CPU's track.
     fn before_event(&mut self, event: &Event) -> io::Result<()> {
         let time = event.time_ns;

@@ -140,10 +140,7 @@ impl Export {
         let mut exporter = Exporter::new(writer, &analyzed.answers, options).map_err(&failed)?;
         let mut source = input::open(twice.path(), &self.recording, None)?;
         let cut = input::drive("exporting", &mut *source, |events, source| {
-            for event in events {
-                exporter.event(event, source.names()).map_err(&failed)?;
-            }
-            Ok(())
+            exporter.events(events, source.names()).map_err(&failed)
         })?;
         exporter.finish().map_err(&failed)?;
         Ok(cut)

@@ -131,10 +131,7 @@ fn perfetto(
             Exporter::new(&mut writer, base.recorded().answers(), first).map_err(failed)?;
         let mut source = input::open(recorded, &verb.source(recorded, None), None)?;
         input::drive("exporting", &mut *source, |events, source| {
-            for event in events {
-                exporter.event(event, source.names()).map_err(failed)?;
-            }
-            Ok(())
+            exporter.events(events, source.names()).map_err(failed)
         })?;
         exporter.finish().map_err(failed)?;
         let answers = of_a_replay(base.recorded().answers());
