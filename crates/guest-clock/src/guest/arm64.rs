@@ -301,5 +301,5 @@ fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
     let stops = |exit: &mut VcpuExit<'_>| {
         matches!(exit, VcpuExit::MmioWrite(..)).then_some(ControlFlow::Break(()))
     };
-    machine::run(index, vcpu, stops).map(|_| ())
+    machine::run(index, vcpu, stops)
 }

@@ -50,16 +50,15 @@ pub(super) fn create(
 /// Time after which a vCPU that is still interrupted counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Runs a vCPU until its program stops. Returns how often `KVM_RUN` returned before, as for a signal.
+/// Runs a vCPU until its program stops.
 /// `on_exit` has nothing for exits that are not of the program.
 pub(super) fn run(
     index: usize,
     vcpu: &mut VcpuFd,
     mut on_exit: impl FnMut(&mut VcpuExit<'_>) -> Option<ControlFlow<()>>,
-) -> Result<u64, GuestError> {
+) -> Result<(), GuestError> {
     let deadline = Instant::now() + STUCK;
     let unexpected = |exit| GuestError::Exit { vcpu: index, exit };
-    let mut interruptions = 0;
     loop {
         match vcpu.run() {
             // A signal, or nothing that concerns the program.
@@ -67,12 +66,11 @@ pub(super) fn run(
             Err(error) if [libc::EINTR, libc::EAGAIN].contains(&error.errno()) => {}
             Err(error) => return Err(of("KVM_RUN", Some(index))(errno(error)).into()),
             Ok(mut exit) => match on_exit(&mut exit) {
-                Some(ControlFlow::Break(())) => return Ok(interruptions),
+                Some(ControlFlow::Break(())) => return Ok(()),
                 Some(ControlFlow::Continue(())) => {}
                 None => return Err(unexpected(format!("{exit:?}"))),
             },
         }
-        interruptions += 1;
         if Instant::now() > deadline {
             return Err(unexpected("interrupted for a minute".to_owned()));
         }

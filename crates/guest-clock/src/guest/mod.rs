@@ -25,7 +25,6 @@ mod registers;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -74,7 +73,6 @@ pub struct Guest {
     pub vcpus: Vec<VcpuFd>,
     // After the VM: memory outlives what maps it.
     memory: Arc<Memory>,
-    interruptions: AtomicU64,
 }
 
 impl Guest {
@@ -136,24 +134,13 @@ impl Guest {
     /// [`GuestError`].
     pub fn with_memory(memory: Arc<Memory>, vcpus: usize) -> Result<Self, GuestError> {
         let (vm, vcpus) = machine::create(&memory, 0, vcpus, MOST_VCPUS, vcpu)?;
-        Ok(Self {
-            vm,
-            vcpus,
-            memory,
-            interruptions: AtomicU64::new(0),
-        })
+        Ok(Self { vm, vcpus, memory })
     }
 
     /// The memory, for the next VM.
     #[must_use]
     pub fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
-    }
-
-    /// How often `KVM_RUN` has returned although the program went on, as for a signal.
-    #[must_use]
-    pub fn interruptions(&self) -> u64 {
-        self.interruptions.load(Ordering::Relaxed)
     }
 
     /// Runs all vCPUs at once, for this many rounds each; returns when all have stopped.
@@ -165,15 +152,13 @@ impl Guest {
             self.memory
                 .write(field(index, Block::Rounds), u64::from(rounds));
         }
-        let interruptions = &self.interruptions;
         // One vCPU needs no thread of its own.
         if let [vcpu] = self.vcpus.as_mut_slice() {
-            return run_one(0, vcpu, interruptions);
+            return run_one(0, vcpu);
         }
         std::thread::scope(|scope| {
             let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
-                let thread =
-                    Builder::new().spawn_scoped(scope, move || run_one(index, vcpu, interruptions));
+                let thread = Builder::new().spawn_scoped(scope, move || run_one(index, vcpu));
                 Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
             // The scope joins the started threads before it returns an error.
@@ -192,7 +177,7 @@ impl Guest {
     pub fn read_in_turn(&mut self) -> Result<Vec<GuestReading>, GuestError> {
         for (index, vcpu) in self.vcpus.iter_mut().enumerate() {
             self.memory.write(field(index as u64, Block::Rounds), 1);
-            run_one(index, vcpu, &self.interruptions)?;
+            run_one(index, vcpu)?;
         }
         let read = |index: usize| {
             let (tsc, kvmclock_ns) = self.last(index);
@@ -221,12 +206,10 @@ impl Guest {
             self.memory.write(field(index, Block::Rounds), rounds);
         }
         let deadline = Instant::now() + time;
-        let interruptions = &self.interruptions;
         std::thread::scope(|scope| {
             let started = (0..).zip(&mut self.vcpus).map(|(index, vcpu)| {
-                let thread = Builder::new().spawn_scoped(scope, move || {
-                    run_until(index, vcpu, deadline, interruptions)
-                });
+                let thread =
+                    Builder::new().spawn_scoped(scope, move || run_until(index, vcpu, deadline));
                 Ok((index, thread.map_err(|error| no_thread(index, &error))?))
             });
             let threads: Result<Vec<_>, GuestError> = started.collect();
@@ -343,14 +326,9 @@ fn vcpu(vm: &VmFd, index: usize) -> Result<VcpuFd, GuestError> {
 
 /// Repeats the rounds until the deadline, and completes the last `OUT`. KVM completes it at the next entry
 /// (`complete_userspace_io`), and then the registers are behind it.
-fn run_until(
-    index: usize,
-    vcpu: &mut VcpuFd,
-    deadline: Instant,
-    interruptions: &AtomicU64,
-) -> Result<(), GuestError> {
+fn run_until(index: usize, vcpu: &mut VcpuFd, deadline: Instant) -> Result<(), GuestError> {
     while Instant::now() < deadline {
-        run_one(index, vcpu, interruptions)?;
+        run_one(index, vcpu)?;
     }
     vcpu.set_kvm_immediate_exit(1);
     let finished = vcpu.run().map(|exit| format!("{exit:?}"));
@@ -362,8 +340,8 @@ fn run_until(
     }
 }
 
-fn run_one(index: usize, vcpu: &mut VcpuFd, interruptions: &AtomicU64) -> Result<(), GuestError> {
-    let interrupted = machine::run(index, vcpu, |exit| match exit {
+fn run_one(index: usize, vcpu: &mut VcpuFd) -> Result<(), GuestError> {
+    machine::run(index, vcpu, |exit| match exit {
         VcpuExit::IoOut(DONE_PORT, _) => Some(ControlFlow::Break(())),
         VcpuExit::IoIn(COUNTER_PORT, data) => {
             for (target, byte) in data.iter_mut().zip(rdtsc().to_le_bytes()) {
@@ -372,7 +350,5 @@ fn run_one(index: usize, vcpu: &mut VcpuFd, interruptions: &AtomicU64) -> Result
             Some(ControlFlow::Continue(()))
         }
         _ => None,
-    })?;
-    interruptions.fetch_add(interrupted, Ordering::Relaxed);
-    Ok(())
+    })
 }

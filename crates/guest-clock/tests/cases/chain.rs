@@ -24,12 +24,20 @@ pub fn chain() -> Outcome {
         if cycle % 500 == 499 {
             target = Guest::with_memory(source.memory(), 2).unwrap();
         }
-        let explained = saved.restore(&target.vm, &target.vcpus, options).unwrap();
+        let plan = saved.plan(&target.vm, &target.vcpus, &options).unwrap();
+        let explained = plan.carry_out(&target.vm, &target.vcpus).unwrap();
         let now = Vm::get_clock(&target.vm).unwrap();
         let elapsed = now.realtime_ns as i64 - state.instant.realtime_ns as i64;
         let off = now.clock_ns as i64 - state.instant.clock_ns as i64 - elapsed;
+        // The bounds hold at the anchor. No restore knows how far the wall clock is steered away from the TSC
+        // since.
+        let anchor = plan.anchor();
+        let cycles = now.host_tsc - anchor.host_tsc;
+        let by_tsc_ns = (u128::from(cycles) * 1_000_000 / u128::from(khz)) as u64;
+        let steered_ns = (now.realtime_ns - anchor.realtime_ns).abs_diff(by_tsc_ns);
         // KVM's two readings of an instant are made as one, but each is cut to whole ns.
-        clock.add(off, explained.kvmclock_against_real_ns + 2);
+        let beyond_ns = steered_ns + 2;
+        clock.add(off, explained.kvmclock_against_real_ns + beyond_ns);
         let [first, second] = [0, 1].map(|index| target.vcpus[index].tsc_offset().unwrap());
         assert_eq!(first, second, "vCPUs are apart");
         let advanced = now.host_tsc.wrapping_add(first).wrapping_sub(
@@ -39,7 +47,10 @@ pub fn chain() -> Outcome {
                 .wrapping_add(state.vcpus[0].tsc_offset),
         );
         let advanced_ns = (i128::from(advanced) * 1_000_000 / i128::from(khz)) as i64;
-        tsc.add(advanced_ns - elapsed, explained.tsc_against_its_rate_ns + 2);
+        tsc.add(
+            advanced_ns - elapsed,
+            explained.tsc_against_its_rate_ns + beyond_ns,
+        );
         target.run(2).unwrap();
         std::mem::swap(&mut source, &mut target);
     }
