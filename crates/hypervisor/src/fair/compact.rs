@@ -71,13 +71,11 @@ fn is_unused(sched: &Sched, e: Ent) -> bool {
     if ent.users() > 0 || ent.on_rq() {
         return false;
     }
-    let (my_q, above) = (&tree[ent.my_q()], &tree[ent.queue()]);
-    let idle = my_q.curr().is_none() && my_q.next().is_none() && my_q.members() == 0;
-    let referred = above.curr() == e || above.next() == e;
-    // `Compacted` keeps the load in 32 bits.
-    let plain = !ent.delayed() && my_q.h_nr_queued() == 0 && u32::try_from(tree.load(e)).is_ok();
+    // Tasks in its queue are users, and off its queue it is no buddy.
+    debug_assert_eq!(tree[ent.my_q()].members(), 0, "members without users");
     let unspent = sched.credits.is_unspent(ent.my_q());
-    idle && !referred && plain && sched.groups.ext_load(ent.my_q()) == 0 && unspent
+    // `Compacted` keeps the load in 32 bits.
+    u32::try_from(tree.load(e)).is_ok() && sched.groups.ext_load(ent.my_q()) == 0 && unspent
 }
 
 fn compact(sched: &mut Sched, g: GroupId, index: usize, cpu: GroupCpu) {

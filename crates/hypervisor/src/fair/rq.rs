@@ -29,8 +29,6 @@ pub(crate) struct Rq {
     curr: Ent,
     mode: PickMode,
     resched: Resched,
-    /// The idle task has been preempted since the last pick.
-    announced: bool,
     /// The current task has blocked.
     pick_due: bool,
 }
@@ -47,7 +45,6 @@ impl Rq {
             accounted_until_ns: 0,
             curr: Ent::NONE,
             resched: Resched::None,
-            announced: false,
             hrtick: 0,
             pick_due: false,
         }
@@ -127,12 +124,6 @@ impl Rq {
         }
     }
 
-    /// A fair task arrives while the CPU is idle. False if one has since the last pick.
-    #[inline]
-    pub(crate) fn announce(&mut self) -> bool {
-        !core::mem::replace(&mut self.announced, true)
-    }
-
     /// The current task has blocked.
     pub(crate) fn set_pick_due(&mut self) {
         self.pick_due = true;
@@ -146,7 +137,6 @@ impl Rq {
             self.hrtick = 0;
         }
         self.resched = Resched::None;
-        self.announced = false;
         self.pick_due = false;
     }
 

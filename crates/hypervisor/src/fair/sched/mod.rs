@@ -388,10 +388,8 @@ impl Sched {
         debug_assert_eq!(self.tree[p].rq(), rq);
         let curr = self.rqs[rq].curr();
         if self.tree.get(curr).is_none() {
-            // `wakeup_preempt`: the first fair task preempts the idle task, once.
-            if self.rqs[rq].announce() {
-                self.resched_curr(rq, Resched::Now);
-            }
+            // `wakeup_preempt`: a fair task preempts the idle task.
+            self.resched_curr(rq, Resched::Now);
         } else if p != curr {
             self.class_check_preempt(rq, curr, p, arrival);
         }
