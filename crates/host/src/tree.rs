@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 
 use crate::archive::{Archive, Entry};
 use crate::snapshot::Missing;
@@ -277,16 +278,20 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], read: impl Fn(&T) -> R 
         return items.iter().map(read).collect();
     }
     let part = items.len().div_ceil(readers);
+    let read_all = |part: &[T]| part.iter().map(&read).collect::<Vec<R>>();
     std::thread::scope(|scope| {
-        let read = &read;
-        let parts = items.chunks(part);
-        let parts =
-            parts.map(|part| scope.spawn(move || part.iter().map(read).collect::<Vec<R>>()));
-        // All are spawned before the first is joined.
+        let read_all = &read_all;
+        let start = |part| Builder::new().spawn_scoped(scope, move || read_all(part));
+        let parts = items.chunks(part).map(|part| (part, start(part)));
+        // All are started before the first is joined.
         let parts: Vec<_> = parts.collect();
-        let results = parts.into_iter().map(|part| match part.join() {
-            Ok(results) => results,
-            Err(panic) => std::panic::resume_unwind(panic),
+        let results = parts.into_iter().map(|(part, thread)| match thread {
+            Ok(thread) => match thread.join() {
+                Ok(results) => results,
+                Err(panic) => std::panic::resume_unwind(panic),
+            },
+            // At a limit of threads.
+            Err(_) => read_all(part),
         });
         results.flatten().collect()
     })

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -72,20 +73,27 @@ pub(crate) fn collect(
 ) -> Result<Collected, RecordError> {
     let shared = Shared::default();
     let (ended, elapsed, stopped) = std::thread::scope(|scope| {
-        for part in rings.chunks_mut(CPUS_OF_THREAD) {
-            let shared = &shared;
-            scope.spawn(move || {
+        let shared = &shared;
+        let start = |part| {
+            Builder::new().spawn_scoped(scope, move || {
                 if let Err(error) = serve(part, shared) {
                     shared.fail(error);
                 }
-            });
-        }
-        let ended = watch(folder, cpus, limits, &shared, observer, on_report);
+            })
+        };
+        let started = rings
+            .chunks_mut(CPUS_OF_THREAD)
+            .try_for_each(|part| start(part).map(|_| ()));
+        let ended = match started {
+            Ok(()) => Ok(watch(folder, cpus, limits, shared, observer, on_report)),
+            Err(source) => Err(RecordError::NoThread { source }),
+        };
         let stopped = folder.write("tracing_on", "0", "stop tracing");
         let elapsed = limits.began.elapsed();
         shared.is_ending.store(true, Ordering::Release);
         (ended, elapsed, stopped)
     });
+    let ended = ended?;
     stopped?;
     let error = shared
         .error

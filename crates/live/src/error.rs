@@ -133,6 +133,12 @@ pub enum RecordError {
         /// The need on this host.
         needed_mib: u64,
     },
+    /// The process may not have another thread.
+    #[error("no thread for the ring buffers: {source}; raise the limit of threads (pids)")]
+    NoThread {
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// Pages of the ring buffer cannot be read.
     #[error("{0}")]
     Pages(stealtime_trace::ReadError),

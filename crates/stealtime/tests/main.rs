@@ -27,6 +27,7 @@ mod sched;
 mod simulate;
 mod snapshot;
 mod sweep;
+mod threads;
 mod top;
 mod trace_dat;
 mod trial;

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
+pub(crate) const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
     [variants.polling]\n[variants.off]\nkvm.halt_poll_ns = 0\n\
     [run]\nduration = \"20ms\"\nwarmup = \"5ms\"\nseeds = 3\n";
@@ -67,62 +67,6 @@ fn variants_stand_side_by_side() {
     }
     assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     assert!(!out.contains('\u{1b}'));
-}
-
-/// Under a limit of threads it panicked: the threads that there are do all runs, with the same results.
-#[test]
-fn where_no_thread_can_be_had_the_first_one_does_all_runs() {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    use std::os::unix::process::CommandExt;
-
-    // The option is of bash, then of dash.
-    const LIMITED: &str = "{ ulimit -u 1 || ulimit -p 1; } 2>/dev/null || exit 99; \
-        exec \"$0\" simulate - --jobs 4 --json";
-    // TMPDIR may be root's alone; the command runs as another user.
-    let dir = tempfile::tempdir_in("/tmp").or_else(|_| tempfile::tempdir());
-    let dir = dir.expect("a folder");
-    let program = dir.path().join("stealtime");
-    std::fs::copy(env!("CARGO_BIN_EXE_stealtime"), &program).expect("a copy");
-    for path in [dir.path(), program.as_path()] {
-        let all = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(path, all).expect("its mode");
-    }
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", LIMITED])
-        .arg(&program)
-        .current_dir(dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    // Root has no limit of threads.
-    let own = std::fs::metadata("/proc/self").expect("/proc");
-    if own.uid() == 0 {
-        command.uid(65534).gid(65534);
-    }
-    let mut child = match command.spawn() {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            println!(
-                "skipped: another user may not run what lies in {}",
-                dir.path().display()
-            );
-            return;
-        }
-        child => child.expect("sh"),
-    };
-    let mut input = child.stdin.take().expect("its input");
-    // A shell that cannot set the limit does not read.
-    let _ = input.write_all(SMALL.as_bytes());
-    drop(input);
-    let output = child.wait_with_output().expect("it ends");
-    if output.status.code() == Some(99) {
-        println!("skipped: this shell sets no limit of threads");
-        return;
-    }
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{error}");
-    let out = String::from_utf8(output.stdout).expect("UTF-8");
-    assert_eq!(out, simulate(&["--jobs", "1", "--json"]));
 }
 
 /// What a scenario tells its reader to look at is among what it prints. (The long ones are left out.)

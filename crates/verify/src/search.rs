@@ -6,6 +6,7 @@
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 
 use crate::fingerprint::{Fingerprint, Visited};
 use crate::model::{Choice, Model, Scratch, State, Violation, successors};
@@ -354,20 +355,27 @@ impl<M: Model> Search<'_, M> {
         let results: Vec<Mutex<Option<Expanded<M::Local>>>> =
             pieces.iter().map(|_| Mutex::new(None)).collect();
         let turn = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..self.limits.threads.min(pieces.len()) {
-                scope.spawn(|| {
-                    word::install(self.model.layout(), self.model.tso());
-                    let next = || turn.fetch_add(1, Ordering::Relaxed);
-                    let mut n = next();
-                    while let (Some((nodes, states)), Some(slot)) = (pieces.get(n), results.get(n))
-                    {
-                        let expanded = self.piece(nodes, states);
-                        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(expanded);
-                        n = next();
-                    }
-                });
+        let next = || turn.fetch_add(1, Ordering::Relaxed);
+        let work = || {
+            let mut n = next();
+            while let (Some((nodes, states)), Some(slot)) = (pieces.get(n), results.get(n)) {
+                let expanded = self.piece(nodes, states);
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(expanded);
+                n = next();
             }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.limits.threads.min(pieces.len()) {
+                let helper = || {
+                    word::install(self.model.layout(), self.model.tso());
+                    work();
+                };
+                // At a limit of threads, those that run expand all pieces.
+                if Builder::new().spawn_scoped(scope, helper).is_err() {
+                    break;
+                }
+            }
+            work();
         });
         let expanded: Vec<Expanded<M::Local>> = results
             .into_iter()

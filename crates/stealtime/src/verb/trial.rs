@@ -405,12 +405,14 @@ impl Try {
 /// A line of standard input. Ctrl-C ends the wait for it.
 fn answer() -> Result<String, CliError> {
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let reader = move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         // The receiver is gone after Ctrl-C.
         let _ = sender.send(read.map(|_| line));
-    });
+    };
+    let started = std::thread::Builder::new().spawn(reader);
+    started.map_err(CliError::Stdin)?;
     let stop = output::stop_by_interrupt();
     loop {
         match receiver.recv_timeout(LOOK) {
