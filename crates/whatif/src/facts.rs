@@ -103,7 +103,23 @@ impl Facts {
 
 /// `12.3% of vCPUs' time (456 ms)`
 pub(crate) fn share(ns: u64, lived: u64) -> String {
-    let share = per_mille(ns, lived);
-    let (whole, tenth) = (share / 10, share % 10);
-    format!("{whole}.{tenth}% of vCPUs' time ({} ms)", ns / 1_000_000)
+    let doubled = u128::from(ns) * 2_000 + u128::from(lived);
+    let tenths = match lived {
+        0 => 0,
+        _ => doubled / (u128::from(lived) * 2),
+    };
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    let ms = ns.saturating_add(500_000) / 1_000_000;
+    format!("{whole}.{tenth}% of vCPUs' time ({ms} ms)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_as_in_tables() {
+        assert_eq!(share(2_000_000, 3_000_000), "66.7% of vCPUs' time (2 ms)");
+        assert_eq!(share(1_500_000, 0), "0.0% of vCPUs' time (2 ms)");
+    }
 }

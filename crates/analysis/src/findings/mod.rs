@@ -59,7 +59,7 @@ pub(crate) fn all(tables: &Tables<'_>, answers: &Answers) -> Vec<Finding> {
     found.into_iter().map(|weighted| weighted.finding).collect()
 }
 
-/// Per mille of a whole, 0 of nothing.
+/// Per mille of a whole, rounded down as limits need it; 0 of nothing.
 pub(crate) fn per_mille(part: u64, whole: u64) -> u64 {
     if whole == 0 {
         return 0;
@@ -67,15 +67,20 @@ pub(crate) fn per_mille(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * 1000 / u128::from(whole)).unwrap_or(u64::MAX)
 }
 
-/// A share as text: `12.3 %`.
+/// A share as text, rounded as in tables: `12.3 %`.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    let share = per_mille(part, whole);
-    format!("{}.{} %", share / 10, share % 10)
+    let doubled = u128::from(part) * 2_000 + u128::from(whole);
+    let tenths = match whole {
+        0 => 0,
+        _ => doubled / (u128::from(whole) * 2),
+    };
+    format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
 /// A time as text, in ms.
 pub(crate) fn ms(ns: u64) -> String {
-    format!("{}.{:03} ms", ns / 1_000_000, ns / 1000 % 1000)
+    let thousandths = ns.saturating_add(500) / 1_000;
+    format!("{}.{:03} ms", thousandths / 1_000, thousandths % 1_000)
 }
 
 #[cfg(test)]
@@ -85,8 +90,11 @@ mod tests {
     #[test]
     fn shares_and_times_read_well() {
         assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(2, 3), "66.7 %");
+        assert_eq!(percent(1, 2_000), "0.1 %");
         assert_eq!(percent(5, 0), "0.0 %");
         assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
-        assert_eq!(ms(12_345_678), "12.345 ms");
+        assert_eq!(ms(12_345_678), "12.346 ms");
+        assert_eq!(ms(u64::MAX), "18446744073709.551 ms");
     }
 }
