@@ -26,6 +26,9 @@ const RELEVANT_MS: f64 = 1.0;
 const RELEVANT_SHARE: f64 = 0.05;
 /// Fewer events in a second of vCPU time are rare.
 const RARE: f64 = 10.0;
+/// Tracepoints of which a recording needs one: for steal, and for guest time and exits. A host of which no VM
+/// halts has no event of polling either, so nothing shows whether that is recorded.
+const NEEDS: [&[&str]; 2] = [&["sched_switch"], &["kvm_exit", "kvm_entry"]];
 
 /// One recording: as a whole, and its slices.
 #[derive(Debug, Clone, Default)]
@@ -101,6 +104,8 @@ pub struct Side {
     pub only_here: Vec<String>,
     /// VMs with names guessed by thread ids, so that their match is a guess too.
     pub guessed: Vec<String>,
+    /// Tracepoints that one of its recordings lacks, so that quantities are not compared.
+    pub lacks: Vec<&'static str>,
 }
 
 /// Two sets of recordings.
@@ -165,6 +170,15 @@ impl Quantity {
         }
     }
 
+    /// The tracepoints of which one must be in a recording to show it.
+    const fn needs(&self) -> &'static [&'static str] {
+        match self {
+            Self::Steal | Self::Ready(_) => NEEDS[0],
+            Self::Guest | Self::Exits | Self::ExitRate(_) => NEEDS[1],
+            Self::Polling | Self::Asleep => &[],
+        }
+    }
+
     const fn is_rate(&self) -> bool {
         matches!(self, Self::ExitRate(_))
     }
@@ -221,6 +235,14 @@ fn vms(parts: &[Part]) -> BTreeSet<&str> {
         .collect()
 }
 
+/// Whether each recording has one of these tracepoints.
+fn has(parts: &[Part], tracepoints: &[&str]) -> bool {
+    whole(parts).all(|answers| {
+        let mut events = answers.events.iter();
+        events.any(|event| tracepoints.contains(&event.name.as_str()))
+    })
+}
+
 fn side(parts: &[Part], rival: &[Part]) -> Side {
     let kernels: BTreeSet<&String> = whole(parts)
         .filter_map(|answers| answers.source.uname.as_ref())
@@ -230,6 +252,7 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
     let guesses = whole(parts).flat_map(|answers| answers.vms.iter().filter(|vm| vm.guessed));
     let guesses: BTreeSet<&str> = guesses.map(|vm| vm.vm.as_str()).collect();
     let only_here = vms(parts).into_iter().filter(|vm| !rival_vms.contains(vm));
+    let lacks = NEEDS.iter().filter(|needs| !has(parts, needs));
     Side {
         recordings: whole(parts)
             .map(|answers| answers.source.path.clone())
@@ -239,6 +262,7 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
         batches: batches(parts).len(),
         only_here: only_here.map(str::to_owned).collect(),
         guessed: guesses.into_iter().map(str::to_owned).collect(),
+        lacks: lacks.map(|needs| needs[0]).collect(),
     }
 }
 
@@ -314,7 +338,12 @@ pub fn compare(first: &[Part], second: &[Part], settings: Option<Vec<Setting>>) 
     let new_vms = vms(second);
     let mut changes = Vec::new();
     for vm in old_vms.intersection(&new_vms) {
-        let quantities = quantities(&[first, second], vm);
+        let mut quantities = quantities(&[first, second], vm);
+        // Without its events a quantity is 0, which is no value of the host.
+        quantities.retain(|quantity| {
+            let needs = quantity.needs();
+            needs.is_empty() || has(first, needs) && has(second, needs)
+        });
         changes.extend(
             quantities
                 .iter()
@@ -394,12 +423,18 @@ fn sentence(change: &Change, changes: &[Change]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stealtime_analysis::answers::Vm;
+    use stealtime_analysis::answers::{EventCount, Vm};
 
     use super::*;
 
     fn answers(steal_ns: u64) -> Answers {
+        let event = |name: &str| EventCount {
+            name: name.to_owned(),
+            count: 1,
+            today: None,
+        };
         Answers {
+            events: vec![event("sched_switch"), event("kvm_exit")],
             vms: vec![Vm {
                 vm: "web".to_owned(),
                 pid: None,
@@ -463,6 +498,33 @@ mod tests {
             (unknown.changes[0].word, unknown.changes[0].half_width),
             (Word::Unknown, None)
         );
+    }
+
+    #[test]
+    fn what_a_recording_does_not_show_is_not_compared() {
+        let with_exits = |mut part: Part| {
+            for answers in std::iter::once(&mut part.whole).chain(&mut part.slices) {
+                answers.vcpus[0].guest_ns = Some(900_000_000);
+                answers.vcpus[0].exit_ns = Some(90_000_000);
+            }
+            part
+        };
+        let without_exits = |mut part: Part| {
+            part.whole.events.retain(|event| event.name != "kvm_exit");
+            part
+        };
+        let before = [with_exits(part([10_000_000; 4]))];
+        let quantities = |comparison: &Comparison| -> Vec<&str> {
+            let changes = comparison.changes.iter();
+            changes.map(|change| change.quantity).collect()
+        };
+        let both = compare(&before, &before, None);
+        assert_eq!(quantities(&both), ["steal", "guest", "exits"]);
+        assert!(both.after.lacks.is_empty());
+        let one = compare(&before, &[without_exits(part([50_000_000; 4]))], None);
+        assert_eq!(quantities(&one), ["steal"]);
+        assert_eq!(one.after.lacks, ["kvm_exit"]);
+        assert_eq!(one.findings.len(), 1);
     }
 
     #[test]

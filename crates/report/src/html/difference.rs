@@ -3,7 +3,9 @@
 use super::chart::{cut_note, visible};
 use super::{Axis, Cell, Chart, Color, Interval, Lead, Mark, Page, Part, Table};
 use crate::difference::{Change, Comparison, Side, Word, found};
-use crate::terminal::difference::{intervals, list, no_change, quantity, shown_setting, word};
+use crate::terminal::difference::{
+    intervals, list, no_change, not_compared, quantity, shown_setting, word,
+};
 use crate::units::Times;
 
 /// VMs of a chart, as many as are readable.
@@ -76,6 +78,9 @@ fn warnings(name: &str, side: &Side, page: &mut Page) {
             "{name}, names that are guesses, as is their match: {}; --vm-of names VMs",
             list(&side.guessed)
         ));
+    }
+    for tracepoint in &side.lacks {
+        page.warning(format!("{name}: {}", not_compared(tracepoint)));
     }
 }
 

@@ -42,8 +42,13 @@ pub fn render(comparison: &Comparison, style: Style, top: usize) -> String {
 
 /// The sentence of a comparison without findings.
 pub(crate) fn no_change(comparison: &Comparison) -> Option<&'static str> {
+    let lacks = |side: &Side| !side.lacks.is_empty();
+    let shows_all = !lacks(&comparison.before) && !lacks(&comparison.after);
     if comparison.changes.is_empty() {
-        return Some("No VM is in both: give VMs the same names with --vm-of.");
+        return Some(match shows_all {
+            true => "No VM is in both: give VMs the same names with --vm-of.",
+            false => "Nothing is compared: no VM is in both, or recordings lack the events.",
+        });
     }
     let is_quiet = comparison.findings.is_empty();
     is_quiet.then_some("No change of steal, exits or polling is beyond the noise.")
@@ -69,8 +74,20 @@ fn sides(comparison: &Comparison, screen: &mut Screen) {
                 &format!("names that are guesses, as is their match: {names}; --vm-of names VMs"),
             );
         }
+        for tracepoint in &side.lacks {
+            screen.warn(4, &not_compared(tracepoint));
+        }
     }
     screen.dim(2, &intervals(&comparison.before, &comparison.after));
+}
+
+/// What a side does not show without a tracepoint.
+pub(crate) fn not_compared(tracepoint: &str) -> String {
+    let quantities = match tracepoint {
+        "sched_switch" => "steal is",
+        _ => "time in the guest and exits are",
+    };
+    format!("no {tracepoint}: {quantities} not compared")
 }
 
 /// The source of the intervals.
