@@ -67,6 +67,12 @@ impl HostVms {
         let mut vms = self.vms.iter();
         vms.position(|vm| vm.pid == process && process > 0)
     }
+
+    /// Whether the thread is known as the vCPU of this number.
+    pub(crate) fn has_vcpu(&self, tid: i32, number: u32) -> bool {
+        let thread = self.threads.get(&tid);
+        thread.is_some_and(|thread| thread.is_vcpu && thread.vcpu == Some(number))
+    }
 }
 
 /// A part of the trace. An empty list selects everything.

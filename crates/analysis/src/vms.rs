@@ -90,12 +90,22 @@ impl Analysis {
         }
     }
 
-    /// vCPUs that show in the answers: KVM events were seen in their context.
+    /// vCPUs that show in the answers: KVM events were seen in their context. A kernel without entries and
+    /// exits traces none of a guest that only computes. Then the host's snapshot or the user names it.
     pub(crate) fn shown_vcpus(&self) -> impl Iterator<Item = VcpuIndex> {
         let vcpus = (0..).map(VcpuIndex).zip(self.tracker.vcpus());
         vcpus
-            .filter(|(_, vcpu)| vcpu.is_seen())
+            .filter(|(index, vcpu)| {
+                vcpu.is_seen() || vcpu.is_present() && self.is_named_vcpu(*index)
+            })
             .map(|(index, _)| index)
+    }
+
+    /// Whether the user or the host's snapshot has the thread as this vCPU.
+    fn is_named_vcpu(&self, vcpu: VcpuIndex) -> bool {
+        let tid = self.thread_of(vcpu).tid.0;
+        let options = &self.sums().options;
+        options.groups.contains_key(&tid) || options.host.has_vcpu(tid, self.id(vcpu))
     }
 
     fn known(&self, vcpu: VcpuIndex, names: &dyn Names) -> Option<Known> {

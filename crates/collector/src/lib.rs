@@ -212,10 +212,11 @@ impl Collector {
         self.samples.push_back(sample);
     }
 
-    /// vCPUs that are shown: KVM's events were seen in their context, and they have not ended.
+    /// vCPUs that are shown, and have not ended.
     fn live(&self) -> Vec<Live> {
         let vcpus = (0..).map(VcpuIndex).zip(self.tracker.vcpus());
-        let live = vcpus.filter(|(_, vcpu)| vcpu.is_seen() && vcpu.run() != Run::Dead);
+        let live = vcpus.filter(|(_, vcpu)| vcpu.run() != Run::Dead);
+        let live = live.filter(|(vcpu, _)| self.vms.is_shown(&self.tracker, *vcpu));
         let keyed = live.map(|(vcpu, _)| Live {
             key: self.vms.key(&self.tracker, vcpu),
             vcpu,
@@ -228,7 +229,7 @@ impl Collector {
     fn take_ended(&mut self, names: &dyn Names) {
         let ended = std::mem::take(&mut self.tracker.observer_mut().ended);
         for vcpu in ended {
-            if self.tracker.vcpu(vcpu).is_seen() {
+            if self.vms.is_shown(&self.tracker, vcpu) {
                 let now = self.tracker.now();
                 let meter = self.tracker.observer_mut();
                 let bandwidth = meter.bandwidth;

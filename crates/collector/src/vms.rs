@@ -93,6 +93,19 @@ impl KnownVms {
         }
     }
 
+    /// Whether a thread with the name of a vCPU is one. KVM's events were seen in its context, or the host
+    /// has it as a thread of a VM. A kernel without entries and exits traces no guest that only computes.
+    pub(crate) fn is_shown(&self, tracker: &Tracker<Meter>, vcpu: VcpuIndex) -> bool {
+        let state = tracker.vcpu(vcpu);
+        let tid = || tracker.thread_of(vcpu).tid.0;
+        state.is_seen() || state.is_present() && self.processes.contains_key(&tid())
+    }
+
+    /// The vCPU that a task runs.
+    fn vcpu_of(&self, thread: &Thread, tracker: &Tracker<Meter>) -> Option<VcpuIndex> {
+        thread.vcpu.filter(|&vcpu| self.is_shown(tracker, vcpu))
+    }
+
     /// The name of a VM; `None` for one without any.
     pub(crate) fn name(
         &self,
@@ -147,7 +160,9 @@ impl KnownVms {
             (Cause::THROTTLED, ..) | (_, _, None | Some(ThreadIndex::IDLE)) => String::new(),
             (_, _, Some(thread)) => {
                 let thread = tracker.threads().get(thread);
-                let vm = seen_vcpu(thread, tracker).map(|vcpu| self.key(tracker, vcpu));
+                let vm = self
+                    .vcpu_of(thread, tracker)
+                    .map(|vcpu| self.key(tracker, vcpu));
                 let vm = vm.filter(|vm| *vm != waiting);
                 let name = vm.and_then(|vm| self.name(vm, tracker, names));
                 name.unwrap_or_else(|| shown_name(thread, names))
@@ -166,7 +181,7 @@ impl KnownVms {
         tracker: &Tracker<Meter>,
         names: &dyn Names,
     ) -> &'static str {
-        if let Some(vcpu) = seen_vcpu(thread, tracker) {
+        if let Some(vcpu) = self.vcpu_of(thread, tracker) {
             return match self.key(tracker, vcpu) == waiting {
                 true => "vcpu_same_vm",
                 false => "vcpu_other_vm",
@@ -186,11 +201,6 @@ impl KnownVms {
             "host_task"
         }
     }
-}
-
-/// The vCPU that a task runs, if KVM's events were seen in its context.
-fn seen_vcpu(thread: &Thread, tracker: &Tracker<Meter>) -> Option<VcpuIndex> {
-    thread.vcpu.filter(|&vcpu| tracker.vcpu(vcpu).is_seen())
 }
 
 /// The name of a process that has one of its own (QEMU's `-name web,process=web`).

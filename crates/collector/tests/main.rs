@@ -2,4 +2,5 @@
 
 mod clock;
 mod compare;
+mod known;
 mod scale;

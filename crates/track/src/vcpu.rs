@@ -146,6 +146,12 @@ impl Vcpu {
         self.is_seen
     }
 
+    /// Whether anything was seen of its thread, such as a switch or a wakeup.
+    #[must_use]
+    pub const fn is_present(&self) -> bool {
+        !self.is_unborn
+    }
+
     /// The guest's name that the recording gives.
     #[must_use]
     pub const fn recorded_vm(&self) -> Option<NameId> {

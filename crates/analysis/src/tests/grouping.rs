@@ -2,7 +2,7 @@
 
 use stealtime_events::{Kind, Tid, VcpuId};
 
-use super::build::{EPT, HLT, PREEMPTED, SLEEPS, Trace};
+use super::build::{EPT, HLT, PREEMPTED, SLEEPS, Trace, of_tid, waited};
 use crate::answers::Answers;
 use crate::{HostThread, HostVm, HostVms, Options};
 
@@ -336,6 +336,34 @@ fn the_snapshot_names_vms() {
     let grouping: Vec<_> = answers.vms.iter().map(|vm| &*vm.grouped_by).collect();
     assert_eq!(grouping, ["snapshot", "snapshot", "order"]);
     assert_eq!(answers.vms[0].pid, Some(19));
+}
+
+/// vCPUs of two guests take turns on a CPU, and no event of KVM shows any of them.
+#[test]
+fn without_kvm_events_the_snapshot_or_the_user_says_which_threads_are_vcpus() {
+    let mut trace = Trace::new(&[(10, "CPU 0/KVM"), (20, "CPU 0/KVM"), (30, "CPU 0/KVM")]);
+    trace
+        .switch(100, 0, 10, 20, PREEMPTED)
+        .switch(150, 0, 20, 10, PREEMPTED)
+        .switch(250, 0, 10, 20, PREEMPTED);
+    assert!(
+        trace.answers().vms.is_empty(),
+        "a name alone is no evidence"
+    );
+    let by_host = trace.answers_with(Options {
+        host: host(&["web", "db", "idle"]),
+        ..Options::default()
+    });
+    assert_eq!(names(&by_host), ["web", "db"]);
+    let web = of_tid(&by_host, 10);
+    assert_eq!((web.guest_ns, web.on_cpu_ns), (None, 100));
+    assert_eq!(waited(&by_host, web, "vcpu_other_vm"), 50);
+    let by_user = trace.answers_with(Options {
+        groups: [(10, "mine".to_owned())].into(),
+        ..Options::default()
+    });
+    assert_eq!(names(&by_user), ["mine"]);
+    assert!(by_user.source.notes.is_empty());
 }
 
 #[test]
