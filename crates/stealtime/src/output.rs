@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use stealtime_report::escape;
 use tempfile::NamedTempFile;
@@ -18,8 +19,13 @@ static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Whether a verb does.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// When the first signal came that only sets [`STOP`].
+static STOPPED_AT: OnceLock<Instant> = OnceLock::new();
+/// A signal that soon after the first one is part of it. `timeout` sends its signal to the command, and then
+/// to its process group.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
-/// From now on the first Ctrl-C only sets this: the caller ends its work. The second one ends the
+/// From now on the first Ctrl-C only sets this: the caller ends its work. A later one ends the
 /// process as ever. A [`Call`] has a stop of its own.
 pub(crate) fn stop_by_interrupt() -> &'static AtomicBool {
     if let Some(call) = Call::current() {
@@ -32,8 +38,12 @@ pub(crate) fn stop_by_interrupt() -> &'static AtomicBool {
 /// Ctrl-C ends the process with status 130 and takes an unfinished file with it.
 pub(crate) fn handle_interrupts() {
     let end = || {
-        if IS_WATCHED.load(Ordering::Relaxed) && !STOP.swap(true, Ordering::Relaxed) {
-            return;
+        if IS_WATCHED.load(Ordering::Relaxed) {
+            STOP.store(true, Ordering::Relaxed);
+            let first = STOPPED_AT.get_or_init(Instant::now);
+            if first.elapsed() < SAME_SIGNAL {
+                return;
+            }
         }
         let unfinished = UNFINISHED
             .lock()

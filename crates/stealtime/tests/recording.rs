@@ -244,6 +244,24 @@ fn a_signal_ends_a_recording_with_a_whole_file() {
     );
 }
 
+/// `timeout` sends its signal to the command and then to its process group, so the command gets two at once.
+#[test]
+fn two_signals_at_once_end_a_recording_with_a_whole_file() {
+    for _ in 0..4 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(child) = recorder(folder.path(), &[]) else {
+            return;
+        };
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args(["-s", "TERM", &id, &id]).status();
+        assert!(sent.expect("kill runs").success());
+        let output = child.wait_with_output().expect("its output");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        assert!(folder.path().join("made.dat").is_file());
+    }
+}
+
 #[test]
 fn a_killed_recorder_leaves_what_the_next_one_removes() {
     let folder = tempfile::tempdir().expect("a folder");
