@@ -98,6 +98,9 @@ impl ByValue {
         if self.read_within_ns == 0 {
             return Err(ImportError::NoBound);
         }
+        if self.tsc_khz == 0 {
+            return Err(ImportError::NoFrequency);
+        }
         let format = format(self.frac_bits).ok_or(ImportError::FracBits {
             found: self.frac_bits,
         })?;

@@ -148,7 +148,7 @@ pub enum SaveError {
         most: usize,
     },
     /// A vCPU is running.
-    #[error("vCPU {vcpu} is running (KVM_RUN holds it): stop all vCPUs, then save")]
+    #[error("vCPU {vcpu} is running (KVM_RUN holds it): stop all vCPUs first")]
     Busy {
         /// Its position.
         vcpu: usize,

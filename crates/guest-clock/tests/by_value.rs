@@ -213,6 +213,9 @@ fn what_a_snapshot_lacks_is_named() {
     assert_eq!(snapshot.to_saved(), Err(ImportError::NoBound));
     snapshot.read_within_ns = 1;
     snapshot.to_saved().unwrap();
+    (snapshot.tsc_khz, snapshot.host_tsc_khz) = (0, 0);
+    assert_eq!(snapshot.to_saved(), Err(ImportError::NoFrequency));
+    (snapshot.tsc_khz, snapshot.host_tsc_khz) = (KHZ, KHZ);
     snapshot.frac_bits = 40;
     assert_eq!(
         snapshot.to_saved(),
