@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common;
+use crate::common::{self, FAULTY_VM};
 
 const COMMANDS: &str = include_str!("../../../docs/json-commands.md");
 const ANALYZE: &str = include_str!("../../../docs/json.md");
@@ -228,8 +228,6 @@ const SCENARIO: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
     [variants.plain]\n[variants.batch]\nxen.batch_wakeups = \"threshold\"\n\
     [run]\nduration = \"2ms\"\nwarmup = \"1ms\"\nseeds = 2\n";
-/// A task of the host that only a guest can run: every run fails.
-const FAULT: &str = "[[task]]\nname = \"t\"\nworkload = \"hackbench\"\n";
 
 /// What a command prints in a folder with the scenarios.
 fn printed(folder: &Path, arguments: &[&str]) -> String {
@@ -247,7 +245,7 @@ fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: String| fs::write(folder.path().join(name), text);
     write("small.toml", SCENARIO.to_owned()).expect("a file");
-    write("faulty.toml", format!("{SCENARIO}{FAULT}")).expect("a file");
+    write("faulty.toml", format!("{SCENARIO}{FAULTY_VM}")).expect("a file");
     folder
 }
 

@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::common::FAULTY_VM;
+
 pub(crate) const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
     [variants.polling]\n[variants.off]\nkvm.halt_poll_ns = 0\n\
@@ -209,9 +211,7 @@ fn what_a_scenario_is_called_does_not_reach_the_terminal() {
 
 #[test]
 fn runs_that_fail_are_told_and_the_others_shown() {
-    // A host's task cannot be what needs a guest.
-    let task = "[[task]]\nname = \"t\"\nworkload = \"hackbench\"\n";
-    let (status, out, error) = stealtime(&["simulate", "-"], &format!("{SMALL}{task}"));
+    let (status, out, error) = stealtime(&["simulate", "-"], &format!("{SMALL}{FAULTY_VM}"));
     assert_eq!(status, Some(2), "{out}");
     assert!(
         out.contains("seeds 1, 2, 3 failed") && error.contains("6 of 6 runs failed"),

@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::common::FAULTY_VM;
+
 const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
     [variants.plain]\n[variants.batch]\nxen.batch_wakeups = \"threshold\"\n\
@@ -313,9 +315,11 @@ fn a_large_grid_says_how_long_it_takes_and_asks() {
 #[test]
 fn runs_that_fail_are_rows() {
     let folder = folder();
-    // A host's task cannot be what needs a guest.
-    let task = "[[task]]\nname = \"t\"\nworkload = \"hackbench\"\n";
-    fs::write(folder.path().join("small.toml"), format!("{SMALL}{task}")).expect("a file");
+    fs::write(
+        folder.path().join("small.toml"),
+        format!("{SMALL}{FAULTY_VM}"),
+    )
+    .expect("a file");
     let (status, out, error) = sweep(folder.path(), &["--results", "csv"]);
     assert!(
         status == Some(2) && error.contains("4 of 4 runs failed"),

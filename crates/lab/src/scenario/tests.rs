@@ -294,7 +294,7 @@ fn each_mistake_of_a_guest_is_named() {
         (
             ("vcpus = 2", "vcpus = 2\ncpu_max = \"5 10\""),
             6,
-            "not within 1000000 to",
+            "a period of 10000ns: give 1ms to 1s",
         ),
         (("vcpus = 2", "name = \"a.b\""), 5, "letters, digits"),
         (
@@ -374,6 +374,16 @@ fn each_mistake_behind_the_guests_is_named() {
             9,
             "0 is not within",
         ),
+        (
+            "[[task]]\nworkload = \"hackbench\"",
+            8,
+            "it may be busy, ticks or idle",
+        ),
+        (
+            "[knobs]\nsched.fair = \"cfs\"\nsched.base_slice_ns = \"3ms\"",
+            9,
+            "set sched.fair=eevdf too",
+        ),
     ] {
         let error = Scenario::from_text("a.toml", &format!("{SMALL}{more}\n")).expect_err(more);
         let found = error
@@ -384,6 +394,22 @@ fn each_mistake_behind_the_guests_is_named() {
     }
     assert!(wrong("[host]\nprofile = \"skylake-sp\"\ncpus = 1\n").contains("nothing to run"));
     assert!(wrong("").contains("there is no [host]"));
+}
+
+#[test]
+fn what_a_machine_cannot_do_is_named() {
+    let on_arm64 = SMALL.replace("skylake-sp", "altra");
+    let other_khz = "[vm.migration]\nat = \"1ms\"\nto_cpus = \"1\"\ndestination.tsc_khz = 24000\n";
+    let error = wrong(&format!("{on_arm64}{other_khz}"));
+    assert!(error.contains("nothing scales an arm64 counter"), "{error}");
+    let machine = "{ base = \"skylake-sp\", features.x2apic = false }\nhypervisor = \"xen\"";
+    let xapic = |cpus: &str| {
+        let on_xen = SMALL.replace("\"skylake-sp\"", machine);
+        on_xen.replace("cpus = 4", cpus)
+    };
+    let error = wrong(&xapic("cpus = 256"));
+    assert!(error.contains("255 at most in xAPIC mode"), "{error}");
+    right(&xapic("cpus = 255"));
 }
 
 #[test]

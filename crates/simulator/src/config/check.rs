@@ -7,6 +7,7 @@ use stealtime_hypervisor::fair::{Cfs, Feature, Features, PickMode};
 
 use super::{Config, Hypervisor, Pinning, SchedPolicy};
 use crate::script::ScriptGroup;
+use crate::workload::check_of_host;
 
 /// What is wrong with a configuration, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl Config {
         range("sched.hz", self.knobs.sched.hz.into(), 100, 1000)?;
         self.check_cfs()?;
         self.check_policy()?;
+        self.check_xen()?;
         if self.host.profile.cstates.is_empty() {
             return wrong(
                 "profile.cstates",
@@ -91,6 +93,7 @@ impl Config {
             self.check_cpus(&format!("task.{n}.cpus"), &task.cpus)?;
             range(&format!("task.{n}.count"), task.count.into(), 1, 65_536)?;
             check_nice(&format!("task.{n}.nice"), task.nice)?;
+            check_of_host(format!("task.{n}.workload"), &task.workload.name)?;
         }
         self.check_svm()?;
         for n in 0..self.vms.len() {
@@ -160,6 +163,17 @@ impl Config {
         )
     }
 
+    /// Xen sends its IPIs to physical ids: an xAPIC has 8 bits for them, and 255 is the broadcast.
+    fn check_xen(&self) -> Result<(), ConfigError> {
+        let is_xapic = !self.host.profile.features.x2apic;
+        let cpus = self.host.topology.cpus();
+        if self.host.hypervisor == Hypervisor::Xen && is_xapic && cpus > 255 {
+            let problem = format!("{cpus} CPUs: Xen has 255 at most in xAPIC mode: set x2apic");
+            return wrong("host.cpus", problem);
+        }
+        Ok(())
+    }
+
     /// CFS has nothing of what came with EEVDF or later.
     fn check_cfs(&self) -> Result<(), ConfigError> {
         let sched = &self.knobs.sched;
@@ -180,7 +194,7 @@ impl Config {
         };
         wrong(
             key,
-            format!("CFS has no {message}: set sched.fair=fair too"),
+            format!("CFS has no {message}: set sched.fair=eevdf too"),
         )
     }
 
@@ -288,6 +302,14 @@ impl Config {
                     10_000_000,
                 )?;
             }
+            let source_khz = migration.source.tsc_khz;
+            let is_arm64 = self.host.profile.costs.counter_trap_ns != 0;
+            if is_arm64 && migration.destination.tsc_khz != source_khz {
+                let problem = format!(
+                    "{source_khz} on the source, and nothing scales an arm64 counter: give the same"
+                );
+                return wrong(format!("{key}.destination.tsc_khz"), problem);
+            }
         }
         Ok(())
     }
@@ -295,8 +317,14 @@ impl Config {
 
 /// The bounds of `tg_set_cfs_bandwidth`: a period of 1 ms to 1 s, and a quota of at least 1 ms.
 fn check_cpu_max(key: &str, quota_ns: u64, period_ns: u64) -> Result<(), ConfigError> {
-    range(key, period_ns, 1_000_000, 1_000_000_000)?;
-    range(key, quota_ns, 1_000_000, u64::from(u32::MAX) * 1000)
+    if !(1_000_000..=1_000_000_000).contains(&period_ns) {
+        return wrong(key, format!("a period of {period_ns}ns: give 1ms to 1s"));
+    }
+    if !(1_000_000..=u64::from(u32::MAX) * 1000).contains(&quota_ns) {
+        let problem = format!("a quota of {quota_ns}ns: give max, or 1ms to 4294967295us");
+        return wrong(key, problem);
+    }
+    Ok(())
 }
 
 fn check_nice(key: &str, nice: i8) -> Result<(), ConfigError> {

@@ -56,6 +56,22 @@ pub(crate) fn add_vms(
     Ok(())
 }
 
+/// The clocks of a VM that moves to another host.
+fn clock(host: &Host<'_>, config: &VmConfig) -> Result<Option<Box<GuestClock>>, ConfigError> {
+    let Some(migration) = &config.migration else {
+        return Ok(None);
+    };
+    // Only arm64's reads of the counter trap.
+    let is_arm64 = host.cfg().host.profile.costs.counter_trap_ns != 0;
+    let offset = is_arm64.then_some(config.physical_counter_offset);
+    let named = |error: ConfigError| ConfigError {
+        key: format!("vm.{}.{}", config.name, error.key),
+        ..error
+    };
+    let clock = GuestClock::new(migration, config.vcpus, offset).map_err(named)?;
+    Ok(Some(Box::new(clock)))
+}
+
 fn add_vm(
     kvm: &mut Kvm,
     guests: &mut Guests,
@@ -80,15 +96,6 @@ fn add_vm(
         .map(|_| scx::Answers::new())
         .collect();
     let ipiv = host.cfg().host.profile.features.ipiv && host.cfg().knobs.kvm.enable_ipiv;
-    let clock = match &config.migration {
-        Some(migration) => {
-            // Only arm64's reads of the counter trap.
-            let is_arm64 = host.cfg().host.profile.costs.counter_trap_ns != 0;
-            let offset = is_arm64.then_some(config.physical_counter_offset);
-            Some(Box::new(GuestClock::new(migration, config.vcpus, offset)?))
-        }
-        None => None,
-    };
     let vm = guests.add(Guest {
         cfg: VmSettings::of(config),
         first_vcpu: first,
@@ -97,7 +104,7 @@ fn add_vm(
         vcpus: config.vcpus,
         kernel: builder.finish(),
         meter,
-        clock,
+        clock: clock(host, config)?,
     });
     kvm.vms.add(Vm {
         // Addresses are of no matter: the entry's place says which descriptor it is.

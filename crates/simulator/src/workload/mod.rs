@@ -15,6 +15,7 @@ mod timer;
 mod tools;
 
 pub use params::{ParamDoc, Params};
+pub(crate) use simple::check_of_host;
 
 use crate::config::WorkloadConfig;
 use crate::engine::Random;
@@ -84,6 +85,6 @@ pub(crate) fn host_program(
     number: u32,
 ) -> Sim<Box<dyn Program>> {
     let (workload, params) = params::resolve(config)?;
-    let body = simple::host_body(workload.name, &params)?;
+    let body = simple::host_body(workload.name, &params);
     Ok(Box::new(AsyncProgram::new(random, number, body)))
 }

@@ -6,6 +6,7 @@ use core::pin::Pin;
 use super::Workload;
 use super::params::{ParamDoc, Params};
 use super::tools::{THREADS, threads};
+use crate::config::ConfigError;
 use crate::fault::Sim;
 use crate::guest::GuestBuilder;
 use crate::program::{SpinId, Thread};
@@ -309,9 +310,22 @@ async fn ticks(mut thread: Thread, period: u64, work: u64) {
 
 type Body = Box<dyn FnOnce(Thread) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// What a task of the host runs under the name of a simple workload.
-pub(super) fn host_body(name: &str, params: &Params) -> Sim<Body> {
-    Ok(match name {
+/// Whether a task of the host can run the workload `name`; `key` is where it says so.
+///
+/// # Errors
+///
+/// [`ConfigError`] for a workload that needs a guest.
+pub(crate) fn check_of_host(key: String, name: &str) -> Result<(), ConfigError> {
+    if ["busy", "ticks", "idle"].contains(&name) {
+        return Ok(());
+    }
+    let problem = format!("a host task cannot be {name:?}: it may be busy, ticks or idle");
+    Err(ConfigError { key, problem })
+}
+
+/// What a task of the host runs, by the name of a workload that [`check_of_host`] lets pass.
+pub(super) fn host_body(name: &str, params: &Params) -> Body {
+    match name {
         "busy" => {
             let chunk = params.get("chunk_ns");
             Box::new(move |thread| Box::pin(busy(thread, chunk)))
@@ -320,14 +334,7 @@ pub(super) fn host_body(name: &str, params: &Params) -> Sim<Body> {
             let (period, work) = (params.get("period_ns"), params.get("work_ns"));
             Box::new(move |thread| Box::pin(ticks(thread, period, work)))
         }
-        "idle" => Box::new(|_| Box::pin(async {})),
-        _ => {
-            let problem = format!("a host task cannot be {name:?}: it may be busy, ticks or idle");
-            return Err(crate::config::ConfigError {
-                key: "task.workload".to_owned(),
-                problem,
-            }
-            .into());
-        }
-    })
+        // `idle`.
+        _ => Box::new(|_| Box::pin(async {})),
+    }
 }

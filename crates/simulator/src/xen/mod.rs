@@ -71,7 +71,7 @@ impl Xen {
         };
         let apics: Vec<CpuApic> = (0..cpus).map(|cpu| CpuApic::new(cpu, true)).collect();
         let topology = Topology::new(mode, apics).map_err(|error| ConfigError {
-            key: "host.cpus()".to_owned(),
+            key: "host.cpus".to_owned(),
             problem: error.to_string(),
         })?;
         let storage = vec![0u64; cpus.div_ceil(64) as usize];

@@ -6,6 +6,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+/// A VM that makes a run fail. No ratio makes its counter of the other host's: known as it arrives there.
+pub const FAULTY_VM: &str = "[[vm]]\nname = \"moved\"\nworkload = \"idle\"\n\
+    [vm.migration]\nat = \"100us\"\ntransfer = \"100us\"\nto_cpus = \"1\"\n\
+    destination = { tsc_khz = 1 }\n";
+
 /// The command with these arguments, and nothing on its standard input.
 pub fn stealtime(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
