@@ -138,6 +138,10 @@ fn bad_grids_are_refused_and_leave_nothing() {
             "--set kvm.ple_gap=3 and --vary kvm.ple_gap say two things",
         ),
         (
+            &["--set", "vm.web.nice=3", "--vary", "vm.*.nice=4"],
+            "--set vm.web.nice=3 and --vary vm.*.nice say two things",
+        ),
+        (
             &["--vary", "vm.web.temperature=1"],
             "`stealtime knobs` lists them",
         ),

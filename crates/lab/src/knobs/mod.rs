@@ -43,8 +43,8 @@ use stealtime_simulator::config::{Config, IdleMethod, Knobs, VmConfig};
 
 pub use self::vm::cpu_max_ns;
 pub use host_setting::{Acts, HostSetting, Location, Step, StepTarget, Steps, Vendor};
-pub use name::{KnobError, get, set};
-pub(crate) use name::{check_parameter, kind_of, parameter_value, rank};
+pub use name::{KnobError, get, order, replaces, set};
+pub(crate) use name::{check_parameter, kind_of, parameter_value};
 pub use quote::{quoted, split_setting, unquote, vm_knob, without_comment};
 pub use replay::{FairClass, Part, Replay};
 pub use setting::Setting;

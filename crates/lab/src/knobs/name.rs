@@ -61,6 +61,9 @@ const ALIASES: [(&str, &str); 2] = [
     ("sched.timer_migration", "kernel.timer_migration"),
 ];
 
+/// How names of knobs of all VMs begin.
+const OF_ALL_VMS: &str = "vm.*.";
+
 /// Whether `name` is the knob `knob`, under its own or another name.
 fn matches(name: &str, knob: &str) -> bool {
     name == knob || ALIASES.contains(&(name, knob))
@@ -278,8 +281,27 @@ pub(crate) fn kind_of(config: &Config, name: &str) -> Option<Kind> {
     }
 }
 
-/// The place of a name in the order in which knobs are set: a knob after those it depends on.
-pub(crate) fn rank(name: &str) -> usize {
+/// The place of a name in the order in which knobs are set. A knob comes after those it depends on, a
+/// parameter after the workload, and a knob of one VM after that of all VMs.
+#[must_use]
+pub fn order(name: &str) -> impl Ord + use<> {
+    let is_parameter = name.contains(".workload.");
+    (rank(name), is_parameter, !name.starts_with(OF_ALL_VMS))
+}
+
+/// Whether a value of the knob `name`, set last, replaces any value of `earlier`.
+#[must_use]
+pub fn replaces(name: &str, earlier: &str) -> bool {
+    let of_all = name.strip_prefix(OF_ALL_VMS);
+    let is_of_vm = |knob: &str| {
+        let vm = earlier.strip_prefix("vm.");
+        let vm = vm.and_then(|rest| rest.strip_suffix(knob));
+        vm.is_some_and(|rest| rest.ends_with('.'))
+    };
+    name == earlier || of_all.is_some_and(is_of_vm)
+}
+
+fn rank(name: &str) -> usize {
     let of_vm = name.starts_with("vm.");
     let is_it = |knob: &Knob| match knob.is_per_vm() {
         false => matches(name, knob.name),

@@ -237,15 +237,17 @@ fn values_have_several_forms() {
 
 #[test]
 fn details_come_after_what_they_are_details_of() {
-    let order = |first, second| assert!(rank(first) < rank(second), "{first} {second}");
-    order("sched.lag_credit.rate_limit", "sched.lag_credit.gap_ns");
-    order("sched.lag_credit.method", "sched.lag_credit.margin_ns");
-    order(
+    let ordered = |first, second| assert!(order(first) < order(second), "{first} {second}");
+    ordered("sched.lag_credit.rate_limit", "sched.lag_credit.gap_ns");
+    ordered("sched.lag_credit.method", "sched.lag_credit.margin_ns");
+    ordered(
         "sched.lag_credit.guard_per_mille",
         "sched.lag_credit.guard_burst_ns",
     );
-    order("xen.batch_wakeups", "xen.batch_min_targets");
-    order("vm.a.cpu_pm", "vm.a.hlt_in_guest");
+    ordered("xen.batch_wakeups", "xen.batch_min_targets");
+    ordered("vm.a.cpu_pm", "vm.*.hlt_in_guest");
+    ordered("vm.*.cpu_weight", "vm.a.cpu_weight");
+    ordered("vm.*.workload.threads", "vm.a.workload.threads");
 }
 
 /// The steps from one value to another, in a VM with two threads.

@@ -7,7 +7,7 @@ use stealtime_simulator::config::{Config, ConfigError, Pinning, VmConfig};
 use super::{Scenario, Setting, Variant, vary};
 use crate::document::place;
 use crate::error::{LoadError, Problem};
-use crate::knobs::{KnobError, rank};
+use crate::knobs::{KnobError, order};
 
 /// The most vCPUs of a host.
 const MOST_VCPUS: u64 = 1 << 18;
@@ -53,8 +53,7 @@ pub(super) fn assembled(
     let mut config = scenario.template.clone();
     let mut counts = scenario.counts.clone();
     let mut settings: Vec<&Setting> = variant.settings.iter().chain(extra).collect();
-    // Parameters after the workload that they are of.
-    settings.sort_by_key(|set| (rank(&set.knob), set.knob.contains(".workload.")));
+    settings.sort_by_key(|set| order(&set.knob));
     for setting in settings {
         let set = vary::apply(&mut config, &mut counts, &setting.knob, &setting.value);
         set.map_err(|error| {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stealtime_simulator::config::Config;
 
 use crate::document::{Item, Notes, Table};
-use crate::knobs::{self, KnobError, rank};
+use crate::knobs::{self, KnobError, order};
 
 /// The most VMs of a group.
 pub(super) const MOST_OF_A_GROUP: u32 = 65_536;
@@ -66,7 +66,7 @@ pub(super) fn read<'t, 'a>(
             settings.push((Setting { knob, value }, item));
         }
     }
-    settings.sort_by_key(|(setting, _)| rank(&setting.knob));
+    settings.sort_by_key(|(setting, _)| order(&setting.knob));
     settings
 }
 

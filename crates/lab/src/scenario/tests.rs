@@ -413,6 +413,28 @@ fn what_a_machine_cannot_do_is_named() {
 }
 
 #[test]
+fn a_knob_of_one_vm_is_kept_when_all_are_set() {
+    let two = "[[vm]]\nname = \"web\"\nworkload = \"idle\"\n";
+    let weights = |more: &str| {
+        let scenario = right(&format!("{SMALL}{two}{more}"));
+        let last = scenario.variants.last().expect("a variant");
+        let config = scenario.config(last, 1).expect("it can be run");
+        config
+            .vms
+            .iter()
+            .map(|vm| vm.cpu_weight)
+            .collect::<Vec<_>>()
+    };
+    let (one, all) = ("vm.web.cpu_weight = 50", "vm.\"*\".cpu_weight = 70");
+    for table in ["[knobs]", "[variants.a]\n[variants.b]"] {
+        for lines in [[one, all], [all, one]] {
+            let text = format!("{table}\n{}\n", lines.join("\n"));
+            assert_eq!(weights(&text), [70, 50], "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_guest_can_be_moved() {
     use stealtime_simulator::config::ClockMethod;
     let moved = "[vm.migration]\nat = \"100ms\"\nto_cpus = \"2-3\"\nmethod = \"value\"\n\

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use stealtime_lab::LoadError;
+use stealtime_lab::knobs::{order, replaces};
 use stealtime_lab::scenario::{MOST_SEEDS, Scenario, Variant};
 use stealtime_lab::units::{Plain, TimeError, time};
 
@@ -88,6 +89,7 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
 /// Applies `--set`.
 fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
     let mut earlier = BTreeSet::new();
+    let mut sets = Vec::new();
     for set in set {
         let (knob, value) = split(set)?;
         // Features are switched one by one.
@@ -95,6 +97,10 @@ fn set_knobs(scenario: &mut Scenario, set: &[String]) -> Result<(), CliError> {
             let problem = format!("--set {set}: {knob} is set twice: leave one out");
             return Err(CliError::Simulate(problem));
         }
+        sets.push((set, knob, value));
+    }
+    sets.sort_by_key(|(_, knob, _)| order(knob));
+    for (set, knob, value) in sets {
         let wrong = |error| CliError::Simulate(format!("--set {set}: {error}"));
         scenario.set(knob, value).map_err(wrong)?;
     }
@@ -123,7 +129,8 @@ fn chosen<'s>(
     // A knob that every variant sets itself cannot be set for all.
     for set in set {
         let (knob, _) = split(set)?;
-        let sets_knob = |variant: &&&Variant| variant.settings.iter().any(|s| s.knob == knob);
+        let sets_knob =
+            |variant: &&&Variant| variant.settings.iter().any(|s| replaces(&s.knob, knob));
         if variants.iter().filter(sets_knob).count() == variants.len() {
             let problem = format!("--set {set} changes nothing: each variant sets {knob} itself");
             return Err(CliError::Simulate(problem));

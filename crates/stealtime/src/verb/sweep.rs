@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use stealtime_lab::knobs::replaces;
 use stealtime_lab::scenario::Variant;
 use stealtime_lab::simulate::Simulator;
 use stealtime_lab::sweep::{self, Estimate, Plan, Shard, Summary, SweepError};
@@ -202,10 +203,9 @@ impl Sweep {
         }
         for set in &run_args.set {
             let (knob, _) = split(set)?;
+            let is_lost = |varied: &&sweep::Varied| replaces(&varied.knob, knob);
             if knob != "sched.features"
-                && vary
-                    .iter()
-                    .any(|varied: &sweep::Varied| varied.knob == knob)
+                && let Some(sweep::Varied { knob, .. }) = vary.iter().find(is_lost)
             {
                 let problem =
                     format!("--set {set} and --vary {knob} say two things: leave one out");
