@@ -68,6 +68,8 @@ pub struct Comparison {
     pub duration_ns: u64,
     /// How long each run warmed up, in ns.
     pub warmup_ns: u64,
+    /// What `--set` sets in all variants that do not set it themselves.
+    pub set: Vec<Setting>,
     /// Seeds.
     pub seeds: Vec<u64>,
     /// The user has stopped before the end.
@@ -109,6 +111,7 @@ pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
         about: scenario.about.clone(),
         duration_ns: scenario.duration_ns(),
         warmup_ns: scenario.warmup_ns(),
+        set: scenario.sets().to_vec(),
         seeds: runs.seeds.clone(),
         partial: runs.stopped,
         variants: runs

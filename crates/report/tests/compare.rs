@@ -49,6 +49,7 @@ fn comparison() -> Comparison {
         about: "what a table looks like".into(),
         duration_ns: 2_000_000_000,
         warmup_ns: 100_000_000,
+        set: Vec::new(),
         seeds: vec![1, 2, 3],
         partial: false,
         variants: vec![

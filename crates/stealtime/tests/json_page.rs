@@ -407,8 +407,11 @@ fn difference(page: &Page, folder: &Path) {
 
 fn simulator(page: &Page, folder: &Path) {
     let simulate = "`stealtime simulate`";
-    for arguments in [["small.toml", "--stats"], ["faulty.toml", "--stats"]] {
-        let arguments = [&["simulate", "--json"], &arguments[..]].concat();
+    for arguments in [
+        &["small.toml", "--stats", "--set", "kvm.ple_gap=3"][..],
+        &["faulty.toml"],
+    ] {
+        let arguments = [&["simulate", "--json"], arguments].concat();
         page.object(simulate, "", &json(&printed(folder, &arguments)));
     }
     for scenario in ["small.toml", "faulty.toml"] {

@@ -136,9 +136,27 @@ fn the_command_line_changes_the_scenario() {
     assert_eq!(few["duration_ns"], 10_000_000);
     assert_eq!(few["variants"].as_array().map(Vec::len), Some(1));
     assert!(few["stats"]["events"].as_u64().expect("a number") > 0);
+    assert_eq!(few["set"].as_array().map(Vec::len), Some(0));
     let slow = json(&["--set", "vm.web.workload.period_ns=10ms"]);
+    assert_eq!(slow["set"][0]["knob"], "vm.web.workload.period_ns");
     let turns = |value: &Value| value["rows"][0]["cells"][0]["estimate"]["mean"].as_f64();
     assert!(turns(&slow) < turns(&json(&[])));
+}
+
+/// A knob of one VM and the same one of all: whatever the order, the VM has its own.
+#[test]
+fn what_is_set_is_shown() {
+    let sets = ["--set", "vm.web.hz=100", "--set", "vm.*.hz=1000"];
+    let out = simulate(&sets);
+    for part in [
+        "--set in each variant that does not: vm.*.hz=1000 vm.web.hz=100\n",
+        "polling  the scenario with --set\n",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let backwards = ["--set", "vm.*.hz=1000", "--set", "vm.web.hz=100"];
+    assert_eq!(simulate(&backwards), out);
+    assert!(!simulate(&[]).contains("--set"));
 }
 
 #[test]

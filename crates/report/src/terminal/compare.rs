@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use stealtime_lab::compare::{Cell, Column, Comparison, Row};
 use stealtime_lab::metric::Subject;
+use stealtime_lab::scenario::Setting;
 use stealtime_lab::stats::Verdict;
 
 use super::{Screen, Style};
@@ -59,6 +60,13 @@ fn header(comparison: &Comparison, screen: &mut Screen) {
     };
     screen.wrapped(0, &title, Style::bold);
     screen.plain(0, &run_facts(comparison));
+    if !comparison.set.is_empty() {
+        let text = format!(
+            "--set in each variant that does not: {}",
+            list(&comparison.set)
+        );
+        screen.plain(0, &text);
+    }
     if comparison.partial {
         screen.warn(0, PARTIAL);
     }
@@ -108,15 +116,19 @@ fn variants(comparison: &Comparison, screen: &mut Screen) {
     }
 }
 
+fn list(settings: &[Setting]) -> String {
+    let texts = settings.iter().map(|s| format!("{}={}", s.knob, s.value));
+    texts.collect::<Vec<_>>().join(" ")
+}
+
 /// What a variant changes.
 pub(crate) fn changes(comparison: &Comparison, variant: &Column) -> String {
-    let settings = variant
-        .settings
-        .iter()
-        .map(|s| format!("{}={}", s.knob, s.value));
-    let mut text = settings.collect::<Vec<_>>().join(" ");
+    let mut text = list(&variant.settings);
     if text.is_empty() {
-        text.push_str("the scenario as it is");
+        text.push_str(match comparison.set.is_empty() {
+            true => "the scenario as it is",
+            false => "the scenario with --set",
+        });
     }
     if variant.partial {
         let seeds = comparison.seeds.len();

@@ -28,7 +28,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "KNOB=VALUE")]
     pub(super) set: Vec<String>,
 
-    /// Only these variants of the scenario. All are compared with the first one in the file
+    /// Only these variants of the scenario. Of these, the first one in the file is the base of the comparison
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     variant: Vec<String>,
 
