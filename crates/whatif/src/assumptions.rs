@@ -15,13 +15,15 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
     let source = |knob: &str, shown: bool, evidence: &str| match (base.facts.has(knob), shown) {
         (true, _) => base.facts.source(knob).to_owned(),
         (false, true) => format!("as {evidence} shows"),
-        (false, false) => "the default; --host FILE tells".to_owned(),
+        (false, false) => "the default; --host FILE sets it".to_owned(),
     };
     let placed = assumed
         .placement
         .unwrap_or_else(|| host::placement(recording));
     let placement = match placed {
-        Placement::Recorded if assumed.timed_moves => "tasks move between CPUs when they did",
+        Placement::Recorded if assumed.timed_moves => {
+            "tasks move between CPUs at the recorded times"
+        }
         Placement::Recorded => "tasks move between CPUs as recorded",
         Placement::Simulated => "tasks are placed by the simulated scheduler",
     };
@@ -46,9 +48,9 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
             match base.preempt {
                 Some(PreemptSource::Configured(_)) => base.facts.source("sched.preempt"),
                 Some(PreemptSource::Shown(_)) => "as its wakeups show",
-                Some(PreemptSource::OnlyMode(_)) => "as its kernel has no other way",
-                Some(PreemptSource::Implied(_)) => "as the other is asked for; --host FILE tells",
-                None => "fits best, unless told",
+                Some(PreemptSource::OnlyMode(_)) => "as its kernel has no other mode",
+                Some(PreemptSource::Implied(_)) => "as the other is asked for; --host FILE sets it",
+                None => "fits best, unless given",
             }
         )),
         cfs(base),
@@ -57,7 +59,7 @@ pub(crate) fn lines(base: &Baseline) -> Vec<String> {
         Some(groups(base)),
         shared_groups(base),
         Some(format!(
-            "{placement} (fits best, unless told; {} moves in {} switches)",
+            "{placement} (fits best, unless given; {} moves in {} switches)",
             recording.migrations, recording.switches
         )),
         bound(base),
@@ -136,16 +138,16 @@ fn cfs(base: &Baseline) -> Option<String> {
         base.recorded.recording.release,
     ) {
         (false, Some(release)) => format!("as {release} schedules"),
-        _ => "as told".to_owned(),
+        _ => "as given".to_owned(),
     };
     Some(format!(
         "sched.fair=cfs ({source}), with sched.latency_ns={}, min_granularity_ns={}, wakeup_granularity_ns={} \
-         (the kernel's for so many CPUs, unless told)",
+         (the kernel's for so many CPUs, unless given)",
         cfs.latency_ns, cfs.min_granularity_ns, cfs.wakeup_granularity_ns
     ))
 }
 
-/// `sched.features`, and whose they are where it is not a kernel of today.
+/// `sched.features`, and the release that they are of where it is not a kernel of today.
 fn features(base: &Baseline) -> Option<String> {
     let sched = &base.config.knobs.sched;
     let (features, release) = (sched.features, base.recorded.recording.release);
@@ -169,12 +171,12 @@ fn features(base: &Baseline) -> Option<String> {
 fn balanced(base: &Baseline) -> &'static str {
     match base.assumed.balanced {
         Some(true) => {
-            "guests give idle vCPUs what others have to do (fits best, unless told): one halts until its \
-             VM has done what it did meanwhile"
+            "guests give idle vCPUs the work of others (fits best, unless given): a vCPU halts until its VM \
+             has computed as much as during the recorded halt"
         }
         _ => {
-            "what guests do stays on its vCPU (fits best, unless told): one halts until who woke it comes \
-             to that point"
+            "the work of guests stays on its vCPU (fits best, unless given): a vCPU halts until its waker \
+             reaches the recorded point"
         }
     }
 }
@@ -207,8 +209,8 @@ fn groups(base: &Baseline) -> String {
     };
     let source = match base.groups_asked {
         _ if base.facts.snapshot().cgroups.is_some() => FROM_SNAPSHOT,
-        true => "as a weight is asked for; --host FILE tells",
-        false => "fits best, unless told",
+        true => "as a weight is asked for; --host FILE sets it",
+        false => "fits best, unless given",
     };
     match weights.is_empty() {
         true => format!("{layout} ({source})"),
@@ -230,8 +232,8 @@ fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
     if group.cpu_weight != ScriptGroup::default().cpu_weight {
         let source = match base.assumed.weights.get(&vm) == Some(&group.cpu_weight) {
             true if is_of_snapshot => FROM_SNAPSHOT,
-            true => "fits best, unless told",
-            false => "as told",
+            true => "fits best, unless given",
+            false => "as given",
         };
         details.push(format!("cpu.weight {} ({source})", group.cpu_weight));
     }
@@ -240,7 +242,7 @@ fn details(base: &Baseline, vm: usize, group: &ScriptGroup) -> Vec<String> {
         let source = match base.recorded.recording.limits.get(&vm) == Some(&limit) {
             true if is_of_snapshot => FROM_SNAPSHOT,
             true => "as its stops show",
-            false => "as told",
+            false => "as given",
         };
         details.push(format!("cpu.max {quota} {period} ({source})"));
     }

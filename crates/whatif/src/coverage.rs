@@ -180,10 +180,10 @@ pub(crate) fn lacks(recorded: &Recorded) -> Vec<Lack> {
         &["sched_waking"],
         Lack::new(
             "no sched_waking",
-            "nobody knows who woke whom, so that all waits end at recorded times",
+            "wakers are unknown, so that all waits end at recorded times",
             Answered::Part(
-                "who gets a CPU that several want (slices, preemption, weights, limits, pins), but not \
-                 what a delay does to those that wait for the delayed one",
+                "which of several tasks gets a CPU (slices, preemption, weights, limits, pins), but not what \
+                 a delay does to tasks that wait for the delayed one",
             ),
             "sched:sched_waking",
         ),
@@ -270,7 +270,7 @@ fn flags(wakeups: u64) -> Option<Lack> {
             &format!("context flags of {wakeups} sched_waking"),
             "whether a task or an interrupt woke is taken from timers' callbacks, where their ends are \
              recorded; other such waits end at recorded times",
-            Answered::Part("what does not hang on who wakes whom"),
+            Answered::Part("what does not depend on which task wakes which"),
             "the flags: `trace-cmd report -l`, or the trace.dat itself",
         )
     })
@@ -318,7 +318,7 @@ fn interrupts(events: &Has<'_>) -> Vec<Lack> {
         &["kvm_apic_ipi", "kvm_pv_send_ipi"],
         Lack::new(
             "no kvm_apic_ipi",
-            "which IPI woke a vCPU is not known, only who woke it, which is what a replay needs",
+            "which IPI woke a vCPU is not known, only its waker, which is what a replay needs",
             Answered::Everything("; IPIs' latencies are not (`stealtime analyze`)"),
             "kvm:kvm_apic_ipi",
         ),
@@ -343,9 +343,11 @@ pub(crate) fn advice(lacks: &[Lack]) -> String {
         .map(|lack| lack.record.as_str())
         .collect();
     match missing.is_empty() {
-        true => "To answer what is below the replay's error: record for longer, or turn the knob on the \
-                 host and record again (`stealtime analyze` of both)"
-            .to_owned(),
+        true => {
+            "To answer what is below the replay's error: record for longer, or change the knob on \
+                 the host and record again (`stealtime analyze` of both)"
+                .to_owned()
+        }
         false => format!(
             "To answer what is below the replay's error: record {} too, and for longer",
             missing.join(", ")
@@ -363,13 +365,13 @@ fn losses(answers: &Answers) -> Vec<Lack> {
         let lived: f64 = vcpus().map(|time| time.span_ns as f64).sum();
         let share = unknown / (unknown + lived).max(1.0) * 100.0;
         let how_many = match (source.lost, source.lost_gaps) {
-            (0, gaps) => format!("in {gaps} gaps, nobody knows how many"),
+            (0, gaps) => format!("an unknown number, in {gaps} gaps"),
             (lost, 0) => format!("{lost} known"),
-            (lost, gaps) => format!("{lost}, and in {gaps} gaps nobody knows how many"),
+            (lost, gaps) => format!("{lost} known, and an unknown number in {gaps} gaps"),
         };
         lacks.push(Lack::new(
             &format!("events were lost ({how_many}; {share:.1}% of vCPUs' time is unknown)"),
-            "tasks wait over the gaps, and what nobody knows of is not part of the error",
+            "tasks wait over the gaps, and the unknown time is not part of the error",
             Answered::Everything(", from the rest of the time"),
             "with a larger buffer (trace-cmd record -b, perf record -m), or fewer events",
         ));

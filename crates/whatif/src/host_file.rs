@@ -147,7 +147,7 @@ impl HostFacts {
     pub(crate) fn source(&self, knob: &str) -> &'static str {
         match self.snapshot.settings.contains(knob) {
             true => FROM_SNAPSHOT,
-            false => "as told",
+            false => "as given",
         }
     }
 

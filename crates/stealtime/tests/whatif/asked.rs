@@ -189,7 +189,7 @@ fn nothing_is_asked_twice() {
 
 /// A replay would run through all of the time in which nothing is known.
 #[test]
-fn a_recording_whose_times_jump_is_refused_with_how_to_cut_it() {
+fn a_recording_with_times_that_jump_is_refused_with_how_to_cut_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (jumps, part) = (file("jumps.dat"), file("part.dat"));

@@ -7,8 +7,8 @@ use stealtime_trace::write::{Options, TraceDatWriter};
 
 use super::{HACKBENCH, traces};
 
-/// The recording with only what `keep` keeps, told the time since its begin in ns, and a gap on CPU 1
-/// at `gap_ns`.
+/// The recording with the events that `keep` accepts, and a gap on CPU 1 at `gap_ns`. `keep` takes the
+/// time since the begin of the recording, in ns.
 pub(crate) fn cut(path: &Path, gap_ns: Option<u64>, keep: impl Fn(&Event, u64) -> bool) {
     edited(path, gap_ns, |event, since| {
         keep(event, since).then_some(*event)

@@ -1,4 +1,4 @@
-//! What the recorded host had: told by a file, taken from what is asked, or found.
+//! Properties of the recorded host: given by a file, implied by the settings to change, or fitted.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn a_file_about_the_host_is_believed() {
         host("# mine\ngroups = true\nplacement = \"simulated\"\nhost.hz = 1000\n");
     assert_eq!(status, Some(0));
     for part in [
-        "host.hz=1000 (as told)",
+        "host.hz=1000 (as given)",
         "each VM in a cgroup",
         "by the simulated scheduler",
     ] {
@@ -48,7 +48,7 @@ fn vcpus_have_cgroups_in_that_of_a_single_vm_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = "vcpu_cgroups = true\ngroups = false\nvm.vm1.cpu_max = \"40ms 100ms\"\n";
     let out = answer(&[HACKBENCH, "--host", &file(&folder, text)]).replace("\n  ", " ");
-    let line = "in cgroups of their own, and in those each vCPU (fits best, unless told): vm1 with cpu.max";
+    let line = "in cgroups of their own, and in those each vCPU (fits best, unless given): vm1 with cpu.max";
     assert!(out.contains(line), "{out}");
 }
 
@@ -59,17 +59,17 @@ fn preempts(recording: &str, arguments: &[&str]) -> String {
     line.expect("what is assumed").to_owned()
 }
 
-/// Requests to give way of this host are not lazy, which hosts of either kind have.
+/// This host has no lazy requests to reschedule, which fits both modes of preemption.
 #[test]
-fn who_asks_for_a_way_to_preempt_has_the_other_one() {
+fn a_mode_of_preemption_to_change_to_implies_the_other_one() {
     let of = |arguments: &[&str]| preempts(TICKET_LOCK, arguments);
-    let asked = "as the other is asked for; --host FILE tells";
+    let asked = "as the other is asked for; --host FILE sets it";
     for (value, other) in [("lazy", "full"), ("full", "lazy")] {
         let line = of(&["--set", &format!("sched.preempt={value}")]);
         assert_eq!(line, format!("Assumed: sched.preempt={other} ({asked})"));
     }
-    assert!(of(&["--set", "host.hz=100"]).ends_with("(fits best, unless told)"));
-    assert!(of(&["--vary", "sched.preempt=lazy,full"]).ends_with("(fits best, unless told)"));
+    assert!(of(&["--set", "host.hz=100"]).ends_with("(fits best, unless given)"));
+    assert!(of(&["--vary", "sched.preempt=lazy,full"]).ends_with("(fits best, unless given)"));
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn wakeups_show_how_a_host_preempts() {
     assert_eq!(of(&["--set", "sched.preempt=full"]), shown);
     assert_eq!(of(&["--set", "sched.preempt=lazy"]), shown);
     let folder = tempfile::tempdir().expect("a folder");
-    let told = file(&folder, "sched.preempt = full\n");
-    let line = of(&["--host", &told, "--set", "sched.preempt=full"]);
-    assert_eq!(line, "Assumed: sched.preempt=full (as told)");
+    let given = file(&folder, "sched.preempt = full\n");
+    let line = of(&["--host", &given, "--set", "sched.preempt=full"]);
+    assert_eq!(line, "Assumed: sched.preempt=full (as given)");
 }
 
 #[test]
@@ -110,9 +110,11 @@ fn the_second_best_host_is_shown_with_its_distance() {
 #[test]
 fn a_change_to_what_was_there_is_called_none() {
     let folder = tempfile::tempdir().expect("a folder");
-    let told = file(&folder, "host.hz = 1000\n");
+    let given = file(&folder, "host.hz = 1000\n");
     let verdict = |setting: &str| {
-        let out = answer(&[HACKBENCH, "--host", &told, "--seeds", "2", "--set", setting]);
+        let out = answer(&[
+            HACKBENCH, "--host", &given, "--seeds", "2", "--set", setting,
+        ]);
         let (rows, verdict) = out.split_once("verdict: ").expect("a verdict");
         let (_, rows) = rows.split_once("\nhost.hz=").expect("the variant");
         (rows.to_owned(), verdict.to_owned())
@@ -127,9 +129,9 @@ fn a_change_to_what_was_there_is_called_none() {
 }
 
 #[test]
-fn what_is_told_of_a_vm_holds_in_variants_too() {
+fn what_is_given_of_a_vm_holds_in_variants_too() {
     let folder = tempfile::tempdir().expect("a folder");
-    let told = file(&folder, "vm.vm0.cpu_max = \"10ms 100ms\"\n");
+    let given = file(&folder, "vm.vm0.cpu_max = \"10ms 100ms\"\n");
     let running = |arguments: &[&str]| {
         let asked = ["--seeds", "2", "--json", "--set", "host.hz=100"];
         let out = answer(&[&[HACKBENCH], &asked[..], arguments].concat());
@@ -142,22 +144,22 @@ fn what_is_told_of_a_vm_holds_in_variants_too() {
     let [before, after] = running(&[]);
     assert!(before > 200.0 && after > 200.0, "{before} {after}");
     // With what CPUs keep of a period's runtime.
-    let [before, after] = running(&["--host", &told]);
+    let [before, after] = running(&["--host", &given]);
     assert!(before < 120.0 && after < 120.0, "{before} {after}");
 }
 
 #[test]
-fn who_is_told_to_have_a_weight_is_in_a_cgroup() {
+fn a_vm_with_a_given_weight_is_in_a_cgroup() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (told, part) in [
+    for (given, part) in [
         (
             "vm.vm0.cpu_weight = 300",
-            "own (fits best, unless told): vm0",
+            "own (fits best, unless given): vm0",
         ),
         ("vm.vm0.nice = 0", "no cgroups"),
     ] {
-        let told = file(&folder, &format!("groups = false\n{told}\n"));
-        let out = answer(&[HACKBENCH, "--host", &told]);
+        let given = file(&folder, &format!("groups = false\n{given}\n"));
+        let out = answer(&[HACKBENCH, "--host", &given]);
         assert!(out.contains(part), "{part}: {out}");
     }
 }
@@ -193,7 +195,7 @@ fn weighed(path: &Path, cpu_weight: u32) {
 }
 
 #[test]
-fn weights_are_found_unless_they_are_told() {
+fn weights_are_found_unless_they_are_given() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("weighed.dat");
     weighed(&path, 300);
@@ -203,7 +205,7 @@ fn weights_are_found_unless_they_are_told() {
         out.replace("\n  ", " ").replace("  ", " ")
     };
     // VMs have no names here, but for those of their processes.
-    let line = "(fits best, unless told): pid1003 with cpu.weight 300 (fits best, unless told)";
+    let line = "(fits best, unless given): pid1003 with cpu.weight 300 (fits best, unless given)";
     let found = lines(&[]);
     assert!(found.contains(line), "{found}");
     // That is what `--set` changes from, and what other variants have too.
@@ -211,18 +213,18 @@ fn weights_are_found_unless_they_are_told() {
     assert!(same.contains("nothing changes"), "{same}");
     let equal = lines(&["--seeds", "2", "--set", "vm.pid1003.cpu_weight=100"]);
     assert!(equal.contains("pid1000: better, pid1003: worse"), "{equal}");
-    let told = file(&folder, "groups = true\nvm.pid1003.cpu_weight = 200\n");
-    let told = lines(&["--host", &told]);
+    let given = file(&folder, "groups = true\nvm.pid1003.cpu_weight = 200\n");
+    let given = lines(&["--host", &given]);
     assert!(
-        told.contains("pid1003 with cpu.weight 200 (as told)"),
-        "{told}"
+        given.contains("pid1003 with cpu.weight 200 (as given)"),
+        "{given}"
     );
 }
 
 #[test]
-fn who_asks_for_a_weight_has_cgroups() {
+fn a_weight_to_change_implies_cgroups() {
     let line = "Assumed: each VM in a cgroup of its own";
-    let why = "(as a weight is asked for; --host FILE tells)";
+    let why = "(as a weight is asked for; --host FILE sets it)";
     for asked in ["--set", "--vary"] {
         let weight = [HACKBENCH, "--seeds", "2", asked, "vm.vm0.cpu_weight=300"];
         let out = answer(&weight).replace("\n  ", " ");
@@ -230,8 +232,14 @@ fn who_asks_for_a_weight_has_cgroups() {
         assert!(grouped && out.contains("verdict: "), "{out}");
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let told = file(&folder, "groups = false\n");
-    let weight = [HACKBENCH, "--set", "vm.vm0.cpu_weight=300", "--host", &told];
+    let given = file(&folder, "groups = false\n");
+    let weight = [
+        HACKBENCH,
+        "--set",
+        "vm.vm0.cpu_weight=300",
+        "--host",
+        &given,
+    ];
     let error = complaint(&weight);
     assert!(error.contains("says `groups = false`"), "{error}");
 }
@@ -288,7 +296,7 @@ fn an_older_kernel_has_what_it_had() {
 }
 
 #[test]
-fn a_host_with_cfs_is_told_so() {
+fn a_host_with_cfs_is_reported_so() {
     let out = of_kernel("Linux host 5.14.0-503.el9.x86_64 x86_64");
     let said = "Assumed: sched.fair=cfs (as Linux 5.14 schedules), with sched.latency_ns=";
     assert!(out.contains(said), "{out}");

@@ -20,7 +20,7 @@ fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces")
 }
 
-/// Exit status, standard output and standard error of `whatif` beside the recordings.
+/// Exit status, standard output and standard error of `whatif` in the directory of the recordings.
 fn whatif(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = common::stealtime(&["whatif"]);
     common::run(command.args(arguments).current_dir(traces()))
@@ -328,7 +328,7 @@ fn weights_limits_and_pins_of_tasks_act() {
     assert!(ready(&nice, "vm0") < -50.0, "{nice}");
     let none = changes(&["--set", "vm.vm0.nice=0"]);
     assert!(ready(&none, "vm0").abs() < 1e-9, "{none}");
-    // A limit takes the CPU from the VM that computes, and gives it to those who wait for it.
+    // A limit takes the CPU from the VM that computes, and gives it to vCPUs that wait for it.
     let limited = changes(&["--set", "vm.vm1.cpu_max=20ms 100ms"]);
     assert!(ready(&limited, "vm0") < -100.0, "{limited}");
     let unlimited = changes(&["--set", "vm.vm1.cpu_max=max"]);
@@ -346,7 +346,7 @@ fn weights_limits_and_pins_of_tasks_act() {
     let each = changes(&["--pin", "vm0/0=1", "--pin", "vm0/1=0"]);
     assert_eq!(turn, each);
     for (arguments, part) in [
-        (["--pin", "task:nobody=0"], "no task but vCPUs"),
+        (["--pin", "task:absent=0"], "no task but vCPUs"),
         (["--set", "vm.vm0.cpu_weight=300"], "vm.NAME.nice"),
         (["--set", "vm.vm0.pv_eoi=false"], "of a VM act: cpu_weight"),
         (["--set", "vm.vm7.nice=1"], "no such VM"),
@@ -427,15 +427,15 @@ fn replays_are_written_for_other_tools() {
     ]);
     let json: Value = serde_json::from_str(&out).expect("JSON");
     let span = number(&json["span_ns"]);
-    for (said, told) in json["vcpus"]
+    for (said, replayed) in json["vcpus"]
         .as_array()
         .expect("vCPUs")
         .iter()
         .zip(replayed["vcpus"].as_array().expect("vCPUs"))
     {
-        let told = number(&told["on_cpu_ns"]) / span * 100.0;
+        let exported = number(&replayed["on_cpu_ns"]) / span * 100.0;
         let said = number(&said["replayed"]["run_percent"]);
-        assert!((said - told).abs() < 0.5, "{said} {told}");
+        assert!((said - exported).abs() < 0.5, "{said} {exported}");
     }
     // The VM with the better nice value waits less in the file too.
     let ready = |json: &Value| -> f64 {
@@ -531,11 +531,11 @@ fn what_a_recording_lacks_is_said_with_what_is_left() {
     cut(&path, None, without(&["kvm_exit", "kvm_entry"]));
     let error = complaint(&[asked, "--set", "kvm.halt_poll_ns=0"]);
     assert!(error.contains("no halts of vCPUs"), "{error}");
-    // Halts, but nobody says what of them was polling.
+    // Halts without the events that separate polling from sleep.
     cut(&path, None, without(&["kvm_vcpu_wakeup"]));
     let error = complaint(&[asked, "--set", "kvm.halt_poll_ns=0"]);
     assert!(error.contains("record kvm:kvm_vcpu_wakeup"), "{error}");
-    // Nobody asks for a CPU to be given to another vCPU.
+    // Without kvm_hypercall no vCPU yields to another.
     let credit = "sched.features=YIELD_TO_LAG_CREDIT";
     answer(&[asked, "--set", credit, "--seeds", "2"]);
     cut(&path, None, without(&["kvm_hypercall"]));

@@ -35,8 +35,8 @@ fn tried(arguments: &[&str]) -> Vec<String> {
 #[test]
 fn more_weight_is_more_than_a_vm_has() {
     let with_nice = |text: &str| {
-        let (_folder, told) = host(&format!("groups = false\n{text}\n"));
-        let mut names = tried(&[HACKBENCH, "--host", &told]);
+        let (_folder, given) = host(&format!("groups = false\n{text}\n"));
+        let mut names = tried(&[HACKBENCH, "--host", &given]);
         names.retain(|name| name.starts_with("vm.vm0.nice="));
         names
     };
@@ -46,24 +46,24 @@ fn more_weight_is_more_than_a_vm_has() {
     // There is no more.
     assert!(with_nice("vm.vm0.nice = -20").is_empty());
     let weights = |text: &str| {
-        let (_folder, told) = host(&format!("groups = true\n{text}\n"));
-        let mut names = tried(&[HACKBENCH, "--host", &told]);
+        let (_folder, given) = host(&format!("groups = true\n{text}\n"));
+        let mut names = tried(&[HACKBENCH, "--host", &given]);
         names.retain(|name| name.contains("cpu_weight"));
         names.sort();
         names
     };
-    let told = "vm.vm0.cpu_weight = 10000\nvm.vm1.cpu_weight = 200";
-    assert_eq!(weights(told), ["vm.vm1.cpu_weight=600"]);
-    let told = "vm.vm0.cpu_weight = 5000\nvm.vm1.cpu_weight = 200";
+    let given = "vm.vm0.cpu_weight = 10000\nvm.vm1.cpu_weight = 200";
+    assert_eq!(weights(given), ["vm.vm1.cpu_weight=600"]);
+    let given = "vm.vm0.cpu_weight = 5000\nvm.vm1.cpu_weight = 200";
     let both = ["vm.vm0.cpu_weight=10000", "vm.vm1.cpu_weight=600"];
-    assert_eq!(weights(told), both);
+    assert_eq!(weights(given), both);
     // On top of what is set.
     let on_top = tried(&[HACKBENCH, "--set", "vm.vm0.nice=-10"]);
     assert!(on_top.contains(&"vm.vm0.nice=-15".to_owned()), "{on_top:?}");
 }
 
 #[test]
-fn a_pin_that_is_proposed_takes_a_cpu_from_somebody() {
+fn a_pin_that_is_proposed_leaves_out_a_cpu() {
     for (recording, cpus) in [(HACKBENCH, "0-3"), (CFS, "0-1"), (WEIGHTS, "0-1")] {
         for name in tried(&[recording]) {
             let pins = name.split("pin ").filter(|pin| pin.starts_with("vm"));
@@ -81,8 +81,8 @@ fn a_pin_that_is_proposed_takes_a_cpu_from_somebody() {
 #[test]
 fn slices_are_proposed_relative_to_what_the_host_has() {
     let of = |text: &str, knob: &str| {
-        let (_folder, told) = host(text);
-        let mut names = tried(&[HACKBENCH, "--host", &told]);
+        let (_folder, given) = host(text);
+        let mut names = tried(&[HACKBENCH, "--host", &given]);
         names.retain(|name| name.starts_with(knob));
         names.sort();
         names

@@ -36,7 +36,7 @@ fn the_self_test_knows_recordings_by_what_they_hold() {
 }
 
 #[test]
-fn a_prediction_stands_beside_what_was_seen() {
+fn a_prediction_stands_next_to_what_was_seen() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let scenario = concat!(

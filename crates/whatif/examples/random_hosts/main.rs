@@ -93,8 +93,8 @@ fn facts(recorded: &Recorded) -> Result<HostFacts, Failure> {
     Ok(HostFacts::parse("snapshot", &lines, recorded)?)
 }
 
-/// The curve of the counted VM, from a recording of the host with one of it; and how often that shows whether
-/// a CPU that runs out of tasks looks for others.
+/// The curve of the counted VM, from a recording of the host with one of it. Also the number of times that
+/// the recording shows whether a CPU without tasks pulls one from another CPU.
 fn predict(host: &DrawnHost, limits: Vec<Limit>) -> Result<(Curve, u64), Failure> {
     let recorded = truth::record(&host.with_count(1, 0))?;
     let newidle = recorded.recording().newidle;

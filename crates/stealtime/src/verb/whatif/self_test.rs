@@ -48,8 +48,8 @@ fn find(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), CliEr
     Ok(())
 }
 
-/// Whether a file is a recording, by what it holds: one that cannot be read, or whose beginning is
-/// damaged, by its name.
+/// Whether a file is a recording, by its content. A file that cannot be read, or that is damaged at its
+/// beginning, is judged by its name.
 fn is_recording(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let plain = [".zst", ".gz", ".xz"]
