@@ -27,12 +27,12 @@ pub fn page(results: &[Reproduced], tolerance: f64, quick: bool, command: &str) 
     page
 }
 
-fn told(result: &Reproduced) -> usize {
+fn described(result: &Reproduced) -> usize {
     result.figures.len() + result.claims.len()
 }
 
 fn lead(results: &[Reproduced], page: &mut Page) {
-    let total: usize = results.iter().map(told).sum();
+    let total: usize = results.iter().map(described).sum();
     let misses: usize = results.iter().map(Reproduced::misses).sum();
     let come_out = |total: usize, misses: usize| {
         format!("{} of {total} figures and claims come out.", total - misses)
@@ -56,7 +56,7 @@ fn lead(results: &[Reproduced], page: &mut Page) {
     for result in results {
         page.lead(Lead {
             about: format!("{}:", result.name),
-            says: come_out(told(result), result.misses()),
+            says: come_out(described(result), result.misses()),
             more: Vec::new(),
             steps: Vec::new(),
             mark: mark(result.misses()),

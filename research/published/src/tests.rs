@@ -51,7 +51,7 @@ fn every_figure_names_what_there_is() {
     }
 }
 
-/// A pipe whose operations take 8 us without, 7 us with either version.
+/// A pipe with operations of 8 us without, 7 us with either version.
 struct Fake;
 
 impl Runner for Fake {
@@ -193,10 +193,10 @@ fn a_full_run_repeats_until_intervals_say_something() {
     };
     let stop = AtomicBool::new(false);
     let done = std::sync::atomic::AtomicUsize::new(0);
-    let told = || {
+    let progress = || {
         done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     };
-    let all = reproduce(&Noisy, &results[0], request, &stop, &told).expect("it runs");
+    let all = reproduce(&Noisy, &results[0], request, &stop, &progress).expect("it runs");
     let first: Vec<usize> = results[0]
         .scenario
         .iter()

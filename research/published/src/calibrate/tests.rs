@@ -10,7 +10,7 @@ const TODAY: Date = Date {
     day: 21,
 };
 
-/// A pipe whose operations take 4 us, twice what a copy does, and ten ns for each us of warm-up.
+/// A pipe with operations of 4 us, twice the time of a copy, and ten ns for each us of warm-up.
 struct Fake;
 
 impl Runner for Fake {
@@ -50,7 +50,7 @@ seeds = 5
 
 "#;
 
-/// The scenario with a `[[calibrate]]` whose lines are these.
+/// The scenario with a `[[calibrate]]` of these lines.
 fn with(lines: &str) -> String {
     format!("{SCENARIO}[[calibrate]]\n{lines}\n")
 }
