@@ -1,11 +1,11 @@
 // Draws the charts of a report and sorts its tables. `echarts` is charts.min.js; what is to be drawn
-// is the JSON in #data, whose form src/html/chart.rs has.
+// is the JSON in #data, in the form of src/html/chart.rs.
 'use strict';
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const root = document.documentElement;
   const FONT = 12;
-  // Below this width names stand above their rows instead of beside them.
+  // Below this width names stand above their rows instead of next to them.
   const NARROW = 640;
 
   // ---- numbers ----
@@ -165,7 +165,7 @@
     }));
   }
 
-  // ---- layout: names and words beside the rows, or above them ----
+  // ---- layout: names and words next to the rows, or above them ----
 
   // `says` are words on each row; `high` is a row's height.
   function layout(chart, names, says, high) {
@@ -225,16 +225,16 @@
         const y = api.coord([0, at])[1];
         const top = y - high / 2;
         const children = [];
-        const told = says && says[at];
+        const label = says && says[at];
         const inkOf = marks ? color(marks[at] === 'plain' ? 'text' : marks[at]) : color('quiet');
         if (lay.narrow) {
           const room = lay.width - 4;
           const halo = color('ground');
           children.push(words(fit(names[at], room, 9), 2, top + 10, ink, 'left', halo));
-          if (told) children.push(words(fit(told, room), 2, top + 26, inkOf, 'left', halo));
+          if (label) children.push(words(fit(label, room), 2, top + 26, inkOf, 'left', halo));
         } else {
           children.push(words(fit(names[at], lay.left - 12, 9), box.x - 10, y, ink, 'right'));
-          if (told) children.push(words(fit(told, lay.right - 12), box.x + box.width + 10, y, inkOf, 'left'));
+          if (label) children.push(words(fit(label, lay.right - 12), box.x + box.width + 10, y, inkOf, 'left'));
         }
         return { type: 'group', children };
       },

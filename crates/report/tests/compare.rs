@@ -170,7 +170,7 @@ fn many_variants_are_split_and_each_part_has_the_first() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn what_is_missing_is_reported() {
     let mut partial = comparison();
     partial.partial = true;
     partial.variants[1].partial = true;

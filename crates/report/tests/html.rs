@@ -345,13 +345,13 @@ fn a_sweep_shows_where_time_went_by_each_value() {
     assert_eq!(charts[0]["kind"], "stacked");
     assert_eq!(charts[0]["rows"], serde_json::json!(["0", "50us"]));
     let parts = charts[0]["parts"].as_array().expect("parts");
-    let told: Vec<_> = parts
+    let parts_shown: Vec<_> = parts
         .iter()
         .map(|part| (part["name"].as_str().unwrap_or(""), &part["values"]))
         .collect();
     // Spinning is apart from the rest of the guest's time; what is 0 everywhere is left out.
     assert_eq!(
-        told,
+        parts_shown,
         [
             ("in the guest", &serde_json::json!([20.0, 40.0])),
             ("spinning in the guest", &serde_json::json!([10.0, 0.0])),

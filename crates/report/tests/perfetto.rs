@@ -345,7 +345,7 @@ fn interrupts_nest_in_what_they_interrupt() {
         }
     };
     let events = [
-        // An end whose begin lies before the recording.
+        // An end with its begin before the recording.
         at(90, 0, HOG, timer(false)),
         at(100, 0, HOG, timer(true)),
         at(110, 0, HOG, Kind::SoftirqEntry { vec: 7 }),

@@ -30,7 +30,7 @@ pub(crate) fn answers() -> Answers {
         ready: vec![
             ready("vm-a", "vcpu_other_vm", HOSTILE, 1_038_208_000),
             ready("vm-a", "idle", "", 6_020_000),
-            ready("vm-a", "host_task", "nobody", 0),
+            ready("vm-a", "host_task", "absent", 0),
         ],
         latencies: vec![
             latency("wakeup", "hrtimer", 443),
