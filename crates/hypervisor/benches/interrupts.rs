@@ -1,5 +1,5 @@
-//! Posted interrupts and IPI decoding: nanoseconds per operation, beside the locked operations
-//! that the protocol cannot do without, measured in the same run.
+//! Posted interrupts and IPI decoding: nanoseconds per operation, next to the locked
+//! operations that the protocol requires, measured in the same run.
 //!
 //! `cargo bench --bench interrupts` prints a table and ends with status 1 if an operation that
 //! has a floor takes more than 1.5 times that floor. `-- --only NAME --iterations N` runs one

@@ -3,8 +3,8 @@
 //! `eevdf_ops ours|peer|tracking|linux|untracked TASKS ROUNDS`: each batch of one kind of operation runs in a
 //! function of its own, `batch_enqueue`, `batch_dequeue` or `batch_pick`, on which a profiler can
 //! count.
-//! Prints how many operations of each kind were done. `instructions.sh` beside the benchmark
-//! drives it under callgrind.
+//! Prints the number of operations of each kind. The benchmark's `instructions.sh` runs it under
+//! callgrind.
 #![allow(
     clippy::unwrap_used,
     reason = "as the benchmark that it shares modules with"

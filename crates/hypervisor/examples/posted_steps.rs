@@ -1,8 +1,8 @@
 //! Repeats operations on posted interrupts that `scripts/kernel/steps.c` has done with the kernel's
 //! own functions.
 //!
-//! Standard input has a line for each: the operation, and the state after it. The first line whose state is
-//! another one here ends the run with status 1. `scripts/kernel-harness` runs it.
+//! Standard input has a line for each: the operation, and the state after it. The first line with a state
+//! that differs here ends the run with status 1. `scripts/kernel-harness` runs it.
 
 use std::io::BufRead;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! No sequence of calls, however wrong, makes the scheduler inconsistent.
 //!
-//! Each operation either succeeds and leaves every sum, counter and link right (debug builds
-//! check that inside), or is refused with a typed error and changes nothing that can be seen.
+//! An operation that succeeds leaves every sum, counter and link right, which debug builds check
+//! inside. An operation that is refused has a typed error and changes nothing that can be seen.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ impl World {
         world
     }
 
-    /// Groups on two of the CPUs, and tasks in and beside them.
+    /// Groups on two of the CPUs, and tasks inside and outside of them.
     fn populate(&mut self) {
         for n in 0..4usize {
             let under = (n > 1).then(|| self.groups[n - 1]);
@@ -294,7 +294,7 @@ fn wrong_tasks_and_times_have_their_errors() {
         assert_eq!(fair.detach(sleeps, 2_000), Err(Error::NotQueued(sleeps)));
         let queued = Error::AlreadyQueued { task: waits, rq };
         assert_eq!(fair.destroy_task(waits), Err(queued));
-        // Time that goes back, and time that nobody has accounted for.
+        // Time that goes back, and too long a time that is not accounted for.
         let back = Error::ClockBack {
             rq,
             clock_ns: 1_000,
@@ -399,7 +399,7 @@ fn nothing_but_a_pick_follows_a_block() {
         assert_eq!(fair.detach(waits, 2_000), Err(Error::PickDue(rq)));
         assert_eq!(fair.set_nice(waits, 3, 2_000), Err(Error::PickDue(rq)));
         assert_eq!(fair.pick(rq, 2_000).unwrap().task, Some(waits));
-        // The id of one that has ended means nobody, also when its slot is used again.
+        // The id of a task that has ended stays invalid, also when its slot is used again.
         let next = fair.create_task(Attr::default(), None).unwrap();
         assert_eq!(next.slot(), runs.slot());
         assert_eq!(fair.view(runs), Err(Error::NoSuchTask(runs)));

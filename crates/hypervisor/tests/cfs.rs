@@ -50,7 +50,7 @@ fn what_is_of_eevdf_is_refused() {
 
 /// With three at work on one CPU each runs for a third of the latency, to the next tick.
 #[test]
-fn ticks_end_who_has_had_its_part_of_the_latency() {
+fn ticks_end_a_task_that_has_had_its_part_of_the_latency() {
     let mut fair = Fair::new(config(1)).unwrap();
     let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
     for _ in 0..3 {
@@ -117,10 +117,10 @@ fn idle_tasks_alone_on_a_queue_run_for_the_granularity_of_others() {
     assert_eq!(runs.iter().min(), Some(&3_000_000), "{runs:?}");
 }
 
-/// Who slept comes back up to half a latency ahead of the others, and preempts if that is more than the
-/// granularity.
+/// A task that wakes is placed up to half a latency ahead of the others. It preempts if that is more than
+/// the granularity.
 #[test]
-fn sleepers_preempt_but_not_those_who_slept_for_a_moment() {
+fn sleepers_preempt_but_not_after_a_short_sleep() {
     let preempts = |slept_ns: u64| {
         let mut fair = Fair::new(config(2)).unwrap();
         let rq = fair.create_rq(PickMode::Hierarchical).unwrap();
@@ -129,7 +129,7 @@ fn sleepers_preempt_but_not_those_who_slept_for_a_moment() {
         fair.fork(sleeper, rq, 0).unwrap();
         fair.pick(rq, 0).unwrap();
         fair.fork(busy, rq, 0).unwrap();
-        // It runs until it has caught up with who comes later by a slice.
+        // It runs until it has caught up with the task that starts a slice later.
         fair.block(rq, Block::Sleep, 6_000_000).unwrap();
         fair.pick(rq, 6_000_000).unwrap();
         let at = 6_000_000 + slept_ns;

@@ -131,8 +131,8 @@ fn levels_multiply_down_to_the_smallest_weight() {
         },
     );
     assert_eq!(cpu.weight(lone), NICE_0_LOAD);
-    let beside = cpu.fork(Some(outer), Attr::default());
-    assert_eq!(cpu.weight(beside), NICE_0_LOAD / 2);
+    let other = cpu.fork(Some(outer), Attr::default());
+    assert_eq!(cpu.weight(other), NICE_0_LOAD / 2);
     let weak = cpu.fork(
         Some(inner),
         Attr {
@@ -224,7 +224,7 @@ fn only_tasks_are_delayed_and_they_keep_their_group_counted() {
     assert_eq!(cpu.fair.view(sleeper).unwrap().entity.vlag, 0);
 }
 
-/// A group with a task on each of two CPUs, beside two CPUs that it does not use.
+/// A group with a task on each of two CPUs, on a host with two further CPUs.
 #[test]
 fn cgroup_modes_weigh_a_group_on_two_of_four_cpus() {
     let expected = [

@@ -174,7 +174,7 @@ fn a_sleeper_of_cfs_changes_its_base_as_it_moves() {
     assert_ne!(of(&fair, None), of(&fair, Some(group)));
 }
 
-/// `set_user_nice` of 6.1 checks after every change. A running task whose priority is as before runs on: the
+/// `set_user_nice` of 6.1 checks after every change. A running task with an unchanged priority runs on: the
 /// idle policy had lowered it to that of nice 5 already.
 #[test]
 fn cfs_asks_for_nothing_if_nice_catches_up_with_the_priority() {

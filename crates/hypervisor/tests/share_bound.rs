@@ -29,8 +29,8 @@ fn cases(credit: Option<LagCredit>) -> impl Iterator<Item = Case> {
     })
 }
 
-/// The stated share: all but an eighth of the time is divided as ever, so of two rivals the one
-/// that computes keeps 3/8 of the CPU, and each of many 7/8 of its fair share.
+/// The stated share: credits take at most an eighth of the time. Of two rivals the one that computes
+/// keeps 3/8 of the CPU, and each of many keeps 7/8 of its fair share.
 #[test]
 fn guarded_credit_leaves_a_third_party_its_share() {
     for case in cases(Some(LagCredit::GUARDED)) {
@@ -47,7 +47,7 @@ fn guarded_credit_leaves_a_third_party_its_share() {
     }
 }
 
-/// Without directed yields, and with those of 7.2, nobody loses.
+/// Without directed yields, and with those of 7.2, no task loses.
 #[test]
 fn yields_of_7_2_take_nothing() {
     for case in cases(None) {

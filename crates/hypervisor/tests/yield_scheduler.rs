@@ -175,7 +175,7 @@ fn a_yielder_of_6_18_only_puts_its_deadline_off() {
 fn yield_sloppy_08_an_ineligible_groups_buddy_is_dropped_without_credit_and_honoured_with_it() {
     for credit in [false, true] {
         let (mut fair, rq, tasks) = host(config(credit), &[Some(0), Some(0), None]);
-        // The group uses the CPU up to the end of its slice; the task beside it runs then.
+        // The group uses the CPU up to the end of its slice. Then the task outside of it runs.
         fair.tick(rq, 4_000_000).unwrap();
         assert_eq!(fair.pick(rq, 4_000_000).unwrap().task, Some(tasks[2]));
         let target = tasks[1];

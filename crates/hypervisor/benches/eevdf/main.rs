@@ -1,5 +1,5 @@
-//! ns per operation: this crate's fair class beside a pointer-linked red-black peer, and the
-//! candidates for its tree beside each other.
+//! ns per operation: this crate's fair class next to a peer with a pointer-linked red-black tree,
+//! and comparisons of the candidates for its own tree.
 //!
 //! `cargo bench -p stealtime-hypervisor --bench eevdf`. `scripts/kernel-eevdf` sets `linux_fair`: the
 //! kernel's own functions take the peer's place.

@@ -1,12 +1,15 @@
 //! The peer: the fair class on pointers and a red-black tree.
 //!
 //! The same steps as `enqueue_task_fair`, `dequeue_entities`, `check_preempt_wakeup_fair`,
-//! `pick_task_fair`, put and set, in the kernel's shape: entities linked by pointers to their
-//! queue, the entity above and their own queue, walked level by level; eligibility multiplied out
-//! at each node; feature bits, buddies, idle entities, counters per level, requests and the hook
-//! of the slice timer tested where the kernel tests them. Load tracking, which the kernel's
-//! functions always do and this crate does not, by choice. Without bandwidth, statistics, core
-//! scheduling, locks.
+//! `pick_task_fair`, put and set, in the kernel's shape:
+//!
+//! - Entities are linked by pointers to their queue, the entity above and their own queue. They are
+//!   walked level by level.
+//! - Eligibility is multiplied out at each node.
+//! - Feature bits, buddies, idle entities, counters per level, requests and the hook of the slice
+//!   timer are tested where the kernel tests them.
+//! - Load tracking, which the kernel's functions always do and this crate does not, is optional.
+//! - Bandwidth, statistics, core scheduling and locks are missing.
 
 use std::ptr::null_mut;
 

@@ -1,9 +1,9 @@
 //! The peer's tree: an intrusive, pointer-linked, augmented red-black tree.
 //!
-//! Of the algorithmic shape of the kernel's `cfs_rq->tasks_timeline`: nodes embedded in the
-//! entities and linked by pointers, leftmost cached, the earliest vruntime and the shortest and
-//! longest slice of each subtree kept along insertions, removals and rotations. Written for this
-//! benchmark; it is not the kernel's code.
+//! It has the algorithmic shape of the kernel's `cfs_rq->tasks_timeline`. Nodes are embedded in the
+//! entities and linked by pointers, and the leftmost is cached. Insertions, removals and rotations
+//! maintain the earliest vruntime and the shortest and longest slice of each subtree. It is written
+//! for this benchmark, and is not the kernel's code.
 
 use std::ptr::null_mut;
 
@@ -84,9 +84,9 @@ fn before(a: u64, b: u64) -> bool {
     (a.wrapping_sub(b) as i64) < 0
 }
 
-// SAFETY of all below: every link is null or points to a node of the same tree; nodes are boxed by
-// the peer queue, which outlives the tree and never moves them, and one thread uses them. Raw
-// links are needed: the point of the peer is to have the kernel's memory shape.
+// SAFETY of all below: every link is null or points to a node of the same tree. The peer queue boxes
+// the nodes, outlives the tree and never moves them, and one thread uses them. Raw links are needed:
+// the point of the peer is to have the kernel's memory shape.
 #[allow(
     clippy::undocumented_unsafe_blocks,
     reason = "one reason for all, above"
@@ -357,7 +357,7 @@ mod links {
             }
         }
 
-        /// Earliest deadline among those whose vruntime `fits`, which is monotone.
+        /// Earliest deadline among the entities with a vruntime that `fits`, which is monotone.
         pub(crate) fn search(&self, fits: impl Fn(u64) -> bool) -> Link {
             unsafe {
                 let mut n = self.root;

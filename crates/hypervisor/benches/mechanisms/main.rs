@@ -22,7 +22,7 @@ struct Operation {
     name: String,
     body: Body,
     iterations: u64,
-    /// The name of the operation whose cost is included and taken off.
+    /// The name of the operation that is included, and has its cost subtracted.
     without: Option<String>,
 }
 

@@ -84,7 +84,7 @@ impl Machine {
 
 fn batch(cpus: u32, mode: ApicMode) -> Option<[Operation; 3]> {
     let iterations = 400_000 / u64::from(cpus);
-    let [mut raising, mut noticed, mut told] = [
+    let [mut raising, mut noticed, mut notified] = [
         Machine::new(cpus, mode)?,
         Machine::new(cpus, mode)?,
         Machine::new(cpus, mode)?,
@@ -105,11 +105,11 @@ fn batch(cpus: u32, mode: ApicMode) -> Option<[Operation; 3]> {
         })
         .iterations(iterations)
         .without(of("raise-and-handle")),
-        Operation::new(of("finish-told"), move |_| {
-            let _ = told.batch.begin();
-            told.raise();
-            told.finish();
-            told.handle();
+        Operation::new(of("finish-notified"), move |_| {
+            let _ = notified.batch.begin();
+            notified.raise();
+            notified.finish();
+            notified.handle();
         })
         .iterations(iterations)
         .without(of("raise-and-handle")),

@@ -119,8 +119,8 @@ pub(crate) fn operations() -> Vec<Operation> {
                 vm(vcpus, last),
                 of(CandidateOrder::Priority),
             ),
-            select("select-scan-nobody", none(), of(CandidateOrder::Scan)),
-            select("select-upstream-nobody", none(), YieldKnobs::upstream()),
+            select("select-scan-none", none(), of(CandidateOrder::Scan)),
+            select("select-upstream-none", none(), YieldKnobs::upstream()),
         ]);
     }
     operations

@@ -16,6 +16,7 @@
 //! effect: see `docs/eevdf.md`.
 //!
 //! A credit has two forms:
+//!
 //! - an entity in the tree is removed, placed with that lag by `place_entity`, and inserted again,
 //!   so that the queue's sums agree with its members;
 //! - the current entity of a level, an ancestor of yielder and target, is not in the tree. It is

@@ -439,8 +439,8 @@ fn idle_group_stops_nomination_and_credit() {
     assert_eq!(fair.sched().tree[above].vruntime(), vruntime);
 }
 
-/// Two run queues with two tasks each; who made the yielder pay, of yields at these times, in us,
-/// to a task of this or of the other run queue.
+/// Two run queues with two tasks each. The yielder yields at these times, in us, to a task of its own
+/// or of the other run queue. Returns which yields made it pay.
 fn paid(credit: LagCredit, yields: &[(u64, bool)]) -> Vec<bool> {
     let mut config = with_credit();
     config.lag_credit = credit;

@@ -17,7 +17,7 @@
 //! };
 //! use stealtime_hypervisor::posted_interrupt::VcpuMode;
 //!
-//! // A 2.5 GHz guest whose HLT does not exit, on an isolated CPU.
+//! // A 2.5 GHz guest without HLT exits, on an isolated CPU.
 //! let tsc = GuestTsc::new(2_500_000, GuestTsc::NEUTRAL, 0)?;
 //! let mut timer = LapicTimer::new(TimerParameters::default(), tsc);
 //! let env = TimerEnvironment {

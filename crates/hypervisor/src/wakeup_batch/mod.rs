@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  begin ─▶ raise(cpu a) ─▶ raise(cpu b) ─▶ … ─▶ finish
-//!             set bit          set bit             drop those whose word is 0 by now
+//!             set bit          set bit             drop those with word 0
 //!             note a           note b              one multicast to the rest
 //!             │
 //!             └─ a CPU in MWAIT on its word wakes by the store: never noted

@@ -1,4 +1,4 @@
-//! A host whose clocks tick as they should, for the tests.
+//! A host with clocks at their nominal rates, for the tests.
 
 use stealtime_hypervisor::counter::scaling::{HostTsc, RatioFormat};
 use stealtime_hypervisor::counter::tsc_sync::{HostInstant, VcpuTsc, VmTsc};

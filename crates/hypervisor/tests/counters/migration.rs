@@ -269,14 +269,14 @@ fn the_bound_takes_no_host_for_faster_than_it_is() {
     assert_eq!(moved.account.tsc_against_its_rate_ns, 1_334 + 251 + 4 + 1);
 }
 
-/// A host whose TSC really runs at `hz`, called `khz`: cycles since its zero at `ns`.
+/// TSC cycles at `ns` of a host that claims `khz`, while its TSC runs at `hz`.
 fn real_cycles(hz: u64, ns: u64) -> u64 {
     (u128::from(hz) * u128::from(ns) / 1_000_000_000) as u64
 }
 
 proptest! {
-    /// The bound holds against exact arithmetic, for hosts whose real frequency is anything that
-    /// is called `khz`: after the blackout the guest's TSC is where its own rate had taken it.
+    /// The bound holds against exact arithmetic, for hosts with any real frequency that rounds down
+    /// to `khz`: after the blackout the guest's TSC is where its own rate would have taken it.
     #[test]
     fn the_bound_holds(
         source_khz in 800_000u32..5_000_000,

@@ -135,9 +135,9 @@ proptest! {
         let l1 = i128::from(format.scale(tsc, l1_ratio)) + i128::from(l1_offset as i64);
         let l2 = (l1 * i128::from(l2_ratio)) >> format.frac_bits();
         let composed = (l2 as u64).wrapping_add(l2_offset);
-        // The combined ratio is rounded once more: up to tsc / 2^48 of it, here 16. The other way,
-        // two steps lose what they cut off L1's reading, times the ratio (below 4), and one more,
-        // and the offset of one step is cut towards zero.
+        // The combined ratio is rounded once more: up to tsc / 2^48 of it, here 16. In the other
+        // direction, two steps cut off part of L1's reading, times the ratio (below 4), and one more.
+        // The offset of one step is cut towards zero.
         let off = read.wrapping_sub(composed) as i64;
         prop_assert!((-40..=6).contains(&off), "{}", off);
     }

@@ -94,8 +94,8 @@ fn the_page_has_the_layout_of_the_abi() {
         },
         flags: PVCLOCK_TSC_STABLE,
     });
-    // SAFETY: the page is 32 bytes of plain integers, fully initialised, and nobody writes it
-    // while it is copied. Needed to look at what a guest sees, which reads it as bytes.
+    // SAFETY: the page is 32 bytes of plain integers, fully initialised, and not written while it
+    // is copied. Needed to look at what a guest sees, which reads it as bytes.
     let bytes: [u8; 32] = unsafe { std::mem::transmute_copy(&page) };
     let expected = [
         2, 0, 0, 0, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12,

@@ -215,8 +215,8 @@ fn a_vcpu_that_stays_on_its_cpu_trusts_its_counter() {
     assert!(m.vcpus[0].tsc_catchup);
 }
 
-/// A write on an unstable TSC leaves the generation's offset behind the last written one; once the
-/// TSC is trusted again, it is the generation's that a value snaps to.
+/// After a write on an unstable TSC, the generation's offset differs from the one last written. Once
+/// the TSC is trusted again, a written value snaps to the offset of the generation.
 #[test]
 fn after_an_unstable_phase_the_generations_offset_still_counts() {
     let mut m = Machine::new(KHZ, 1 << 40);

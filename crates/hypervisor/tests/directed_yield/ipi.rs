@@ -56,7 +56,7 @@ fn yield_sloppy_11_the_window_is_inclusive() {
     }
     // A time in the future is stale, not recent.
     assert_eq!(waits(&c, 0, NOW - 1), None);
-    // One slot: a later IPI to somebody else replaces it.
+    // One slot: a later IPI to another vCPU replaces it.
     send(&c, 0, 2, 0xfb, NOW);
     assert_eq!(waits(&c, 0, NOW), Some(2));
 }
@@ -318,7 +318,7 @@ fn version_2_asks_for_the_receiver_and_the_age() {
 }
 
 #[test]
-fn a_vcpu_that_is_gone_is_named_by_nobody() {
+fn no_record_names_a_vcpu_that_is_gone() {
     let all = contexts(4);
     send(&all, 0, 2, 0x41, NOW);
     send(&all, 1, 3, 0x42, NOW);

@@ -19,7 +19,7 @@ thread_local! {
     static BEFORE: RefCell<Option<(u32, Hook)>> = const { RefCell::new(None) };
 }
 
-/// A word whose exchanges somebody may come in before.
+/// A word with a hook that runs before an exchange, as another CPU might.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Watched(Cell<u64>);
 
@@ -102,7 +102,7 @@ fn ends_while(n: u32, sender: u32, receiver: u32) -> (bool, Contexts) {
     let hook: Hook = Box::new(move || send(&others, sender, receiver, NOW + 5));
     BEFORE.set(Some((n, hook)));
     let settled = eoi(&contexts, &knobs(), 1, Some(0xfb), NOW + 10, &()).unwrap();
-    assert!(BEFORE.take().is_none(), "nobody came in");
+    assert!(BEFORE.take().is_none(), "the hook has run");
     (settled, contexts)
 }
 
@@ -133,7 +133,7 @@ fn an_eoi_leaves_a_newer_senders_record() {
 #[test]
 fn an_eoi_leaves_the_record_that_its_sender_makes_meanwhile() {
     let (settled, contexts) = ends_while(0, 0, 3);
-    assert!(!settled, "what is there now is another's");
+    assert!(!settled, "the record now is another sender's");
     assert_eq!(awaited(&contexts, 0), Some(3));
     // To the same receiver, with the same vector, but later.
     let (settled, contexts) = ends_while(0, 0, 1);
@@ -253,7 +253,7 @@ fn apic(id: u32, ldr: u32, mode: ApicMode, dfr: u32) -> Apic {
 
 /// By the map and without it alike, one LAPIC that takes the IPI is recorded, several are not.
 #[test]
-fn both_ways_of_delivery_tell_who_took_it() {
+fn both_ways_of_delivery_report_the_receiver() {
     const FLAT: u32 = u32::MAX;
     const CLUSTER: u32 = 0x0fff_ffff;
     for (slow, odd) in [(false, FLAT), (true, CLUSTER)] {

@@ -77,7 +77,7 @@ fn candidates(
     strict
 }
 
-/// Tries the candidates; returns whom it asked and whom it boosted.
+/// Tries the candidates; returns those that it asked and the one that it boosted.
 fn tried(
     drawn: &mut [Drawn],
     candidates: &[(u32, Reason)],

@@ -111,7 +111,7 @@ fn yield_sloppy_04_a_halted_vcpu_needs_something_to_do() {
 }
 
 #[test]
-fn yield_sloppy_05_a_declined_yield_costs_nothing_and_boosts_nobody() {
+fn yield_sloppy_05_a_declined_yield_costs_nothing_and_boosts_no_vcpu() {
     let mut vm = crowded(4, strict());
     vm.answers = vec![YieldTo::Declined; 3];
     let outcome = vm.spin(0, true);
@@ -202,7 +202,7 @@ fn yield_sloppy_18_the_window_grows_and_is_reset() {
 }
 
 #[test]
-fn who_spins_in_kernel_mode() {
+fn kernel_mode_is_known_by_vendor_and_privilege() {
     assert!(spins_in_kernel(PleVendor::Vmx, 0, false));
     assert!(spins_in_kernel(PleVendor::Svm, 0, false));
     assert!(!spins_in_kernel(PleVendor::Svm, 3, false));

@@ -1,4 +1,4 @@
-//! A VM of vCPUs whose state the tests set.
+//! A VM of vCPUs with states that the tests set.
 
 use std::cell::Cell;
 
@@ -33,7 +33,7 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Nobody runs and nobody is ready.
+    /// No vCPU runs or is ready.
     pub(crate) fn new(vcpus: usize, knobs: YieldKnobs) -> Self {
         Self {
             vcpus: vec![Vcpu::default(); vcpus],

@@ -1,7 +1,7 @@
 //! Decisions and arithmetic recorded from the kernels' own functions, replayed on this crate.
 //!
-//! Vectors are files `*.jsonl` or `*.jsonl.zst` whose first line is a header that names the
-//! `family` (else the file's name does); also gzipped (`.gz`). `STEALTIME_GOLDEN` names a file or a
+//! Vectors are files `*.jsonl`, also compressed (`.zst`, `.gz`). The first line is a header that
+//! names the `family`; without it the file's name does. `STEALTIME_GOLDEN` names a file or a
 //! directory, searched recursively, of further vectors: any families, any number of files. The
 //! small set under `tests/data/golden` is always replayed.
 #![allow(

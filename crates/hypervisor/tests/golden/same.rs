@@ -53,7 +53,7 @@ pub(crate) fn index(v: &Value) -> usize {
     usize::try_from(uint(v)).unwrap()
 }
 
-/// -1 is nobody.
+/// -1 is none.
 pub(crate) fn optional(v: &Value) -> Option<usize> {
     usize::try_from(int(v)).ok()
 }

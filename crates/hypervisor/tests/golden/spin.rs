@@ -1,4 +1,4 @@
-//! Family `spin`: whom a spinning vCPU tries, in which order.
+//! Family `spin`: the vCPUs that a spinning one tries, in order.
 
 use std::cell::{Cell, RefCell};
 

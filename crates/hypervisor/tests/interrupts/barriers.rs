@@ -156,7 +156,7 @@ fn r5_and_r10_lists_are_locked_before_the_vector_changes_and_on_the_right_cpu() 
         assert_eq!(
             exchanges.count(),
             1,
-            "one exchange, whose image is judged: {log:?}"
+            "one exchange, and its image decides: {log:?}"
         );
         assert_eq!(spy.locked.take(), [(0, POSTED_INTR_VECTOR)], "{policy:?}");
         assert_eq!(rig.shared.desc.control().nv(), POSTED_INTR_WAKEUP_VECTOR);

@@ -49,7 +49,7 @@ fn posted_interrupts_flaw_02_wakeup_path_sets_on_for_the_handler() {
     assert!(rig.put(SLEEPS).self_ipi);
     assert!(rig.shared.desc.test_on());
     assert!(rig.wakeup_irq(0), "the handler looks at ON");
-    // Without ON a self-IPI would wake nobody.
+    // Without ON a self-IPI would wake no vCPU.
     let rig = about_to_sleep(Suppression::AsPostedV1);
     vtd::post(&rig.shared.desc, 50, false, &());
     let _ = rig.put(SLEEPS);

@@ -51,9 +51,9 @@ fn posted_interrupts_historic_02_blocked_vcpus_learn_of_an_assigned_device() {
         rig.begin_blocking();
         assert!(rig.wait());
         assert!(!rig.put(no_device).armed, "no device yet");
-        let told = PostedVcpu::device_assigned(&rig.shared, fault);
+        let kick = PostedVcpu::device_assigned(&rig.shared, fault);
         if fault == Fault::None {
-            assert_eq!(told, Kick::Wake);
+            assert_eq!(kick, Kick::Wake);
             rig.load(0);
             assert!(!rig.wait(), "the wait is over");
             assert!(rig.wait(), "and starts anew");
@@ -61,11 +61,11 @@ fn posted_interrupts_historic_02_blocked_vcpus_learn_of_an_assigned_device() {
             assert!(vtd::post(&rig.shared.desc, 50, false, &()).is_some());
             assert!(rig.wakeup_irq(0));
         } else {
-            assert_eq!(told, Kick::Nothing);
+            assert_eq!(kick, Kick::Nothing);
             vtd::post(&rig.shared.desc, 50, false, &());
             assert!(
                 !rig.wakeup_irq(0),
-                "the notification went to a vector nobody waits on"
+                "the notification went to a vector that no vCPU waits for"
             );
             assert_eq!(
                 rig.deliver(51),
@@ -110,7 +110,7 @@ fn posted_interrupts_historic_04_self_ipi_is_not_lost_with_on_set() {
         let put = rig.put(SLEEPS);
         assert_eq!(put.self_ipi && rig.wakeup_irq(0), woken, "{fault:?}");
         assert!(rig.shared.desc.test_on());
-        // With ON set nobody ever sends again.
+        // With ON set no poster sends a notification again.
         assert_eq!(vtd::post(&rig.shared.desc, 51, false, &()), None);
         assert_eq!(rig.shared.still_waiting(), !woken, "{fault:?}");
     }

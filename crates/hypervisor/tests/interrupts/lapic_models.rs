@@ -259,7 +259,7 @@ proptest! {
         }
     }
 
-    /// No input makes delivery panic, reach nobody that exists twice, or hang.
+    /// No input makes delivery panic, hang, or reach a vCPU twice.
     #[test]
     fn delivery_survives_anything(
         rows in prop::collection::vec(any::<(u32, u8, bool, u32, u32, u32)>(), 0..12),

@@ -23,7 +23,7 @@ pub(crate) const IPIV_HOST: Capabilities = Capabilities {
     host_x2apic: true,
 };
 
-/// APICv, but nobody posts except software.
+/// APICv, and software is the only poster.
 pub(crate) const PLAIN_APICV_HOST: Capabilities = Capabilities {
     ipiv: false,
     vtd_posting: false,

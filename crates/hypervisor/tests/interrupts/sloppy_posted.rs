@@ -18,7 +18,7 @@ fn posted_interrupts_sloppy_01_posted_vector_is_not_notified_again() {
     let mut rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
     assert_eq!(rig.enter(), Entry::Run);
     assert!(matches!(rig.deliver(50), Delivery::Ipi { .. }));
-    // Even if ON is clear by now: who set the bit owns the notification.
+    // Even if ON is clear again: the poster that set the bit owns the notification.
     rig.shared.desc.clear_on();
     assert_eq!(rig.deliver(50), Delivery::Coalesced);
     assert!(!rig.shared.desc.test_on());
@@ -83,7 +83,7 @@ fn posted_interrupts_sloppy_05_wakeup_handler_ignores_vcpus_with_on_clear() {
     assert_eq!(
         rig.lists.of(0).unwrap().vcpus(),
         [rig.own.id()],
-        "and unlinks nobody"
+        "and unlinks no vCPU"
     );
 }
 
@@ -129,7 +129,7 @@ fn posted_interrupts_sloppy_08_exiting_mode_gets_no_ipi_and_loses_nothing() {
         assert_eq!(kicked, Kick::Ipi(Some(0)));
         assert_eq!(rig.shared.mode(), VcpuMode::ExitingGuest);
         assert_eq!(rig.deliver(50), Delivery::Wake, "{policy:?}");
-        assert!(!wake_up(&rig.shared), "nobody sleeps");
+        assert!(!wake_up(&rig.shared), "no vCPU sleeps");
         rig.leave();
         rig.shared.take(Requests::EVENT);
         assert_eq!(rig.enter(), Entry::Run);
@@ -369,8 +369,8 @@ fn without_apicv_delivery_goes_through_the_irr() {
     assert_eq!(deliver_through_irr(&rig.shared, 51), Kick::Wake);
 }
 
-/// A device posts while APICv is inhibited: the entry takes the vector over before it asks whether it
-/// must be given up, and is given up, since nobody else would inject it.
+/// A device posts while APICv is inhibited. The entry takes the vector over, then checks for reasons to
+/// cancel, and is cancelled, since nothing else would inject the vector.
 #[test]
 fn without_apicv_a_device_s_post_is_injected_at_the_next_entry() {
     for policy in SOUND {
@@ -433,7 +433,7 @@ fn host_handlers_only_count_what_is_not_a_wakeup() {
 }
 
 #[test]
-fn wakeup_handler_of_a_cpu_that_does_not_exist_wakes_nobody() {
+fn wakeup_handler_of_a_cpu_that_does_not_exist_wakes_no_vcpu() {
     let rig = Rig::<Cell<u64>>::new(IPIV_HOST, Suppression::Put);
     let woken = wakeup_handler(
         3,

@@ -201,7 +201,7 @@ fn lapic_timer_sloppy_03_out_of_range_falls_back_to_an_hrtimer_until_rearmed() {
     let mut timer = armed(60_000_000, &SHARED);
     assert_eq!(timer.hv(), None);
     assert_eq!(timer.hrtimer_at(), Some(59_999_999_000));
-    // Ten seconds on it would fit; nobody looks.
+    // Ten seconds later it would fit, but is not tried again.
     let later = at_us(10_000_000);
     assert!(timer.begin_blocking(later, &SHARED, &()).is_empty());
     assert!(timer.end_blocking(later, &SHARED, &()).is_empty());
@@ -332,7 +332,7 @@ fn a_switch_of_modes_forgets_a_pending_expiry() {
     assert_eq!(list(timer.inject_pending()), [Action::Inject { vector }]);
 }
 
-/// KVM refuses both ends: a timer that never fires, and a count whose length wraps.
+/// KVM refuses both ends: a timer that never fires, and a count with a length that wraps.
 #[test]
 fn bus_cycles_that_cannot_be_counted_are_refused() {
     for ns in [0, BusCycle::MAX_NS + 1, u32::MAX] {
@@ -507,7 +507,7 @@ fn hrtimers_go_to_the_nearest_busy_housekeeping_cpu() {
     assert_eq!(
         at(&request(0), &[3]),
         Ok(0),
-        "idle, but nobody else is busy"
+        "idle, but no other CPU is busy"
     );
     let pinned = TimerRequest {
         pinned: true,
@@ -539,7 +539,7 @@ fn hrtimers_go_to_the_nearest_busy_housekeeping_cpu() {
 }
 
 #[test]
-fn lapic_timer_sloppy_11_masked_lvt_interrupts_nobody_but_the_deadline_is_over() {
+fn lapic_timer_sloppy_11_masked_lvt_interrupts_no_vcpu_but_the_deadline_is_over() {
     let mut timer = timer(LVT_DEADLINE | LVT_MASKED);
     let _ = timer.write_tscdeadline(250_000, at_us(0), &DEDICATED, &());
     assert_eq!(timer.read_tscdeadline(), 250_000);

@@ -1,5 +1,5 @@
-//! The order in which a raiser and a CPU that goes idle touch the softirq word, and every place at
-//! which the one can come in before the other's next access.
+//! The order in which a raiser and a CPU that goes idle access the softirq word. Each of the two runs
+//! at every place between accesses of the other.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -169,7 +169,7 @@ enum Poster {
 const POSTERS: [Poster; 3] = [Poster::Software, Poster::Vtd, Poster::Ipiv];
 
 impl Poster {
-    /// Posts vector 50 and wakes whom it must; the vector of the IPI that is now on its way.
+    /// Posts vector 50 and wakes the vCPU if necessary. Returns the vector of the IPI that is now on its way.
     fn post(self, vcpu: &Shared, policy: Suppression) -> Option<u8> {
         let sent = match self {
             Self::Software => match deliver(vcpu, 50, false, policy, &()) {

@@ -56,8 +56,8 @@ fn interrupts(timer: &mut LapicTimer, env: &TimerEnvironment, end: u64) -> Vec<u
     }
 }
 
-/// Arms a count of 1 ms, changes the TSC at 200 us, blocks and runs again, so that the preemption
-/// timer is armed anew; when interrupts come within 3.5 ms.
+/// Arms a count of 1 ms, changes the TSC at 200 us, blocks and runs again, which arms the preemption
+/// timer anew. Returns the times of the interrupts within 3.5 ms.
 fn after_a_change(lvt: u32, to: GuestTsc, upstream: bool) -> Vec<u64> {
     let env = not_posted(Some(5));
     let mut timer = timer(lvt, false);

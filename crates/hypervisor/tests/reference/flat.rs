@@ -28,7 +28,7 @@ impl Model {
         assert_ne!(
             self.queues[root].curr,
             Some(task),
-            "nobody runs while off the queue"
+            "no task runs while off the queue"
         );
         let mut at = Some(task);
         while let Some(e) = at {

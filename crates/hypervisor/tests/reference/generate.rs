@@ -50,7 +50,7 @@ pub(crate) struct Generator {
     pub(crate) steps: usize,
     now: u64,
     next_id: i64,
-    /// A CPU whose task has blocked or yielded: a pick comes next.
+    /// A CPU with a pick due, since its task has blocked or yielded.
     due: Option<usize>,
     detached: Vec<i64>,
 }

@@ -1,4 +1,4 @@
-//! The fair class beside a plain reference: a list of entities, everything recomputed.
+//! The fair class against a plain reference: a list of entities, everything recomputed.
 //!
 //! The reference is written from the description of the scheduler, not from the crate. It
 //! reproduces the recorded vectors, and on random sequences (all features, both ways to pick,

@@ -38,7 +38,7 @@ pub(crate) enum State {
 pub(crate) struct Entity {
     pub(crate) id: i64,
     pub(crate) cpu: usize,
-    /// Group whose queue it is in, 0 for the root.
+    /// Group of the queue that it is in, 0 for the root.
     pub(crate) group: usize,
     /// Group that it stands for; `None` for a task.
     pub(crate) own: Option<usize>,

@@ -1,4 +1,4 @@
-//! The crate beside the reference on random sequences.
+//! The crate against the reference on random sequences.
 
 use std::collections::BTreeMap;
 

@@ -173,7 +173,7 @@ fn op(op: &Value) -> Op {
     }
 }
 
-/// Where the replay is: told when anything fails, also where a recording cannot be read.
+/// Where the replay is, for messages of failures, also of recordings that cannot be read.
 struct Place<'a> {
     file: &'a VectorFile,
     seed: i64,

@@ -278,7 +278,7 @@ impl Model {
                 self.mark("running one wins by its deadline", wins);
                 if wins { c } else { b }
             }
-            (best, curr) => best.or(curr).expect("somebody is always eligible"),
+            (best, curr) => best.or(curr).expect("an entity is always eligible"),
         }
     }
 

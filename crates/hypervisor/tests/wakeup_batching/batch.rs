@@ -37,7 +37,7 @@ fn wakeup_sloppy_02_the_first_raiser_owns_the_ipi() {
 }
 
 #[test]
-fn wakeup_sloppy_03_self_is_never_told() {
+fn wakeup_sloppy_03_self_gets_no_ipi() {
     let mut m = machine(8);
     m.raise(0, SCHEDULE);
     m.batch.begin().unwrap();
@@ -49,7 +49,7 @@ fn wakeup_sloppy_03_self_is_never_told() {
 }
 
 #[test]
-fn wakeup_sloppy_04_who_noticed_gets_no_ipi_unless_something_is_left() {
+fn wakeup_sloppy_04_a_cpu_that_noticed_gets_no_ipi_unless_something_is_left() {
     let mut m = machine(8);
     m.batch.begin().unwrap();
     for cpu in [1, 2, 3] {
@@ -78,7 +78,7 @@ fn wakeup_sloppy_05_a_handler_inside_a_batch_sends_at_once() {
     m.raise_in_irq(&[20, 30, 0], SCHEDULE);
     assert_eq!(m.sent(), [to(150), to(20), to(30)]);
     assert_eq!((m.noted(), m.batch.batching()), (vec![7], 1));
-    // The same through the batch, whose count says that it is on.
+    // The same through the batch, since its count is above zero.
     m.context.in_irq = true;
     m.raise(40, SCHEDULE);
     assert_eq!((m.sent(), m.noted()), (vec![to(40)], vec![7]));

@@ -1,4 +1,4 @@
-//! Which guest IPIs open a batch, and whom they kick: items 7–11.
+//! Guest IPIs that open a batch, and the vCPUs that they kick: items 7–11.
 
 use stealtime_hypervisor::wakeup_batch::multicast::{GuestIpi, KickTarget, vcpu_kick};
 

@@ -1,4 +1,4 @@
-//! A machine whose ICR writes are kept.
+//! A machine that records its ICR writes.
 
 use std::cell::Cell;
 

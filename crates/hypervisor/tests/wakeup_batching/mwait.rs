@@ -45,7 +45,7 @@ fn wakeup_sloppy_13_a_bit_set_before_monitor_is_seen() {
     assert!(!word.in_mwait());
 }
 
-/// A word whose CPU leaves MWAIT as soon as it is stored to: the store has woken it.
+/// A word with a CPU that leaves MWAIT as soon as the word is stored to.
 #[derive(Debug)]
 struct Leaves(Cell<u64>);
 
@@ -165,7 +165,7 @@ fn no_wakeup_is_lost_between_threads() {
             match word.set_pending(SCHEDULE) {
                 SetPending::NeedsIpi => ipi.store(1, Ordering::Release),
                 SetPending::Monitored => {}
-                SetPending::AlreadyPending => panic!("round {round}: nobody else raises"),
+                SetPending::AlreadyPending => panic!("round {round}: no other CPU raises"),
             }
             while handled.load(Ordering::Acquire) <= round {
                 thread::yield_now();

@@ -13,7 +13,7 @@ fn fixed_policies() {
     assert!(decide(threshold, true, 8));
 }
 
-/// Runs 1000 broadcasts to 63 vCPUs whose cost per target is as given; how many were batched.
+/// Runs 1000 broadcasts to 63 vCPUs with the given cost per target; the number that was batched.
 fn batched_of_1000(decider: &mut BatchDecider, cost_ns: impl Fn(bool) -> (u64, u64)) -> u32 {
     let mut batched_count = 0;
     for _ in 0..1000 {

@@ -110,7 +110,7 @@ fn rates_without_an_end_are_refused_with_both_rates() {
     refused(1 << 63, 1_000_000_000);
     refused((1 << 63) + 5, 1_000_000_000);
     refused(u64::MAX, u64::MAX);
-    // Frequencies whose Hz wrap, to nothing and to something.
+    // Frequencies that wrap in Hz, to zero and to other values.
     for khz in [1 << 61, u64::MAX / 1000 + 1, u64::MAX] {
         let beyond = Err(TimeScaleError::BeyondHz { khz });
         assert_eq!(TimeScale::cycles_to_ns(khz), beyond);
