@@ -92,8 +92,8 @@ def test_findings_are_objects() -> None:
 def test_a_selection_is_that_of_the_command() -> None:
     analysis = stealtime.open(CFS).analyze(vm="vm0", vcpu=[0], until="500ms")
     assert {(row["vm"], row["vcpu"]) for row in rows(analysis["time"])} == {("vm0", 0)}
-    with pytest.raises(stealtime.Error, match="--vm nobody: no such VM; there are vm0, vm1") as error:
-        stealtime.open(CFS).analyze(vm="nobody")
+    with pytest.raises(stealtime.Error, match="--vm absent: no such VM; there are vm0, vm1") as error:
+        stealtime.open(CFS).analyze(vm="absent")
     assert error.value.status == 2
 
 

@@ -2,8 +2,13 @@
 //
 //   sample FILE RAM PID...
 //
-// appends to FILE, for each process: run and wait time of its threads (schedstat, ns); the cpu.stat of its
-// control group and of all groups above; the counters of its guest, whose memory is RAM/PID. Times are CLOCK_MONOTONIC, the clock of the recordings.
+// appends to FILE, for each process:
+//
+// - run and wait time of its threads (schedstat, ns);
+// - the cpu.stat of its control group and of all groups above;
+// - the counters of its guest, which has its memory at RAM/PID.
+//
+// Times are CLOCK_MONOTONIC, the clock of the recordings.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -21,7 +21,7 @@ vm db vms/db 2 timer:10000:500000
 vm batch vms/batch 1 request:10000:300000
 sleep 2
 
-say "top beside record"
+say "top and record at once"
 $STEALTIME record -o /out/top/trace.dat --seconds 120 >/out/top/record.txt 2>&1 & recorder=$!
 await traces 1
 sleep 0.5

@@ -27,7 +27,7 @@ fn the_scenarios_hold_what_it_gives() {
 }
 
 #[test]
-fn a_value_that_is_not_fitted_is_found_and_mended() {
+fn a_value_that_is_not_fitted_is_found_and_fixed() {
     let folder = tempfile::tempdir().expect("a folder");
     for file in ["notification-suppression", "notification-suppression-cpuid"] {
         let file = format!("{file}.toml");
@@ -70,8 +70,8 @@ fn a_value_that_is_not_fitted_is_found_and_mended() {
         let at = text.find("date = ").expect("a date");
         format!("{}{}", &text[..at], &text[at + "date = 2026-11-20".len()..])
     };
-    let mended = fs::read_to_string(&file).expect("a scenario");
-    assert_eq!(dateless(&mended), dateless(&good));
+    let fixed = fs::read_to_string(&file).expect("a scenario");
+    assert_eq!(dateless(&fixed), dateless(&good));
 }
 
 #[test]

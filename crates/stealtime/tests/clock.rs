@@ -174,7 +174,7 @@ fn without_permission_each_verb_says_what_to_do() {
         let mut command = Command::new(&program);
         command.arg("clock").args(args).uid(65534).gid(65534);
         let Ok(output) = command.output() else {
-            println!("skipped: only root can become nobody");
+            println!("skipped: only root can change to another user");
             return;
         };
         let error = String::from_utf8(output.stderr).unwrap();

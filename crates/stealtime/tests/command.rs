@@ -121,9 +121,9 @@ fn threads_can_be_given_to_vms() {
 
 #[test]
 fn complaints_say_what_there_is() {
-    let vm = complaint(&["--vm", "nobody"]);
+    let vm = complaint(&["--vm", "absent"]);
     assert!(
-        vm.contains("--vm nobody: no such VM; there are ") && vm.contains("vm"),
+        vm.contains("--vm absent: no such VM; there are ") && vm.contains("vm"),
         "{vm}"
     );
     assert!(complaint(&["--vcpu", "77"]).contains("there are: 0, 1, 2, 3"));
@@ -189,7 +189,7 @@ fn standard_input_is_as_good_as_a_file() {
 }
 
 #[test]
-fn nobody_reading_any_more_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let mut child = stealtime(&["analyze", "--key", "all", "--json"])
         .arg(hackbench())
         .stdout(Stdio::piped())
@@ -414,7 +414,7 @@ fn what_is_no_recording_is_named_as_it_was_given() {
 }
 
 #[test]
-fn nobody_has_to_read_the_errors() {
+fn errors_may_go_to_a_closed_pipe() {
     let sh = "exec 2>&-; \"$0\" simulate /dev/null >/dev/null";
     let (status, ..) = run(Command::new("sh").args(["-c", sh, env!("CARGO_BIN_EXE_stealtime")]));
     assert_eq!(status, Some(2));
@@ -446,7 +446,7 @@ fn a_window_without_events_has_what_lasts_through_it() {
 }
 
 #[test]
-fn a_file_is_written_though_nobody_reads_standard_output() {
+fn a_file_is_written_although_standard_output_is_closed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.html");
     let mut child = stealtime(&["analyze", "--key", "all", "--json", "--report"])
@@ -508,8 +508,8 @@ fn threads_that_cannot_be_of_a_vm_are_named() {
 }
 
 #[test]
-fn a_folder_that_takes_no_files_is_told_before_the_work_and_by_its_own_name() {
-    // Whoever may do anything may write into such a folder too; nobody may write here.
+fn a_folder_that_takes_no_files_is_reported_before_the_work_and_by_its_own_name() {
+    // Root may write into a folder without write permission; /proc takes files of no user.
     for (verb, out) in [
         (&["analyze", "--report"][..], "/proc/out.html"),
         (&["whatif", "--report"], "/proc/out.html"),
@@ -541,28 +541,31 @@ fn a_temporary_folder_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_was_said_of_a_recording_and_is_of_no_use_is_told_in_every_form() {
+fn options_without_use_for_a_recording_are_reported_in_every_form() {
     let unused = ["--tsc-khz", "5", "--formats-from", "nowhere"];
-    let told = |text: &str| {
+    let is_reported = |text: &str| {
         let text: Vec<&str> = text.split_whitespace().collect();
         let text = text.join(" ");
         text.contains("--tsc-khz is not used")
             && text.contains("--formats-from nowhere is not used")
     };
-    assert!(told(&analyze(&unused)));
-    assert!(told(&analyze(&[&unused[..], &["--json"]].concat())));
+    assert!(is_reported(&analyze(&unused)));
+    assert!(is_reported(&analyze(&[&unused[..], &["--json"]].concat())));
     for verb in [
         &["analyze", "--format", "csv", "--key", "time"][..],
         &["export", "--to", "perfetto", "-o", "/dev/null"],
         &["export", "--to", "trace.dat", "-o", "/dev/null"],
     ] {
         let (status, _, error) = run(stealtime(verb).arg(hackbench()).args(unused));
-        assert!(status == Some(0) && told(&error), "{verb:?}: {error}");
+        assert!(
+            status == Some(0) && is_reported(&error),
+            "{verb:?}: {error}"
+        );
     }
 }
 
 #[test]
-fn a_recording_that_is_not_whole_is_told_in_every_form() {
+fn a_recording_that_is_not_whole_is_reported_in_every_form() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("cut.dat");
     let whole = trace("svm-pause-exits-hackbench-tlb/trace.dat");

@@ -67,7 +67,7 @@ fn reproduced() -> &'static str {
 }
 
 #[test]
-fn published_results_are_told_as_they_came_out() {
+fn published_results_are_reported_as_they_came_out() {
     let results = chosen(&[]).expect("all");
     let count = word(results.len());
     assert_says(README, &format!("puts {count} published results"));

@@ -99,8 +99,8 @@ fn open_folder() -> tempfile::TempDir {
 }
 
 const RECORD: &str = "\"$0\" record -o made.dat --seconds 0.1";
-/// As `nobody`, with no capability.
-const NOBODY: &str =
+/// As a user without capabilities.
+const UNPRIVILEGED: &str =
     "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all";
 
 /// A host that refuses, and what is said then.
@@ -155,20 +155,20 @@ fn refusals_of_rights_are_one_sentence_and_leave_nothing() {
     let refusals = [
         Refusal {
             setup: nothing.clone(),
-            command: format!("{NOBODY} {RECORD}"),
+            command: format!("{UNPRIVILEGED} {RECORD}"),
             message: "stealtime: /sys/kernel/tracing: permission denied: recording needs root: `sudo \
                       stealtime record`",
         },
         Refusal {
             setup: nothing.clone(),
-            command: format!("{NOBODY} {RECORD} --perf"),
+            command: format!("{UNPRIVILEGED} {RECORD} --perf"),
             message: "stealtime: /sys/kernel/tracing: permission denied: recording needs root: `sudo \
                       stealtime record`; perf_event_open takes tracepoints by their ids, and only \
                       tracefs has these",
         },
         Refusal {
             setup: nothing.clone(),
-            command: format!("{NOBODY} unshare --map-root-user {RECORD}"),
+            command: format!("{UNPRIVILEGED} unshare --map-root-user {RECORD}"),
             message: "stealtime: /sys/kernel/tracing: the kernel refuses to open it, although the user \
                       is root; a container or kernel lockdown may forbid it: record on the host itself; \
                       `stealtime record --perf` may still be allowed",

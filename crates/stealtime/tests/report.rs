@@ -108,7 +108,7 @@ fn what_cannot_be_written_leaves_nothing_behind() {
         .expect("a folder")
         .collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    // No room is told too.
+    // A full device is reported.
     let full = stealtime(&["simulate", &scenario, "--report", "/dev/full"]);
     assert_eq!(full.status.code(), Some(2));
     assert!(
@@ -213,7 +213,7 @@ fn a_prediction_says_first_how_close_the_replay_is() {
 }
 
 #[test]
-fn a_published_figure_stands_beside_the_simulated_one() {
+fn a_published_figure_stands_next_to_the_simulated_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("out.html");
     let arguments = [
@@ -253,8 +253,8 @@ fn what_was_tried_is_charted_first() {
     assert!(at("What was tried, the best first</h2>") < at("How close the replay is</h2>"));
     assert!(at("Waiting given back to all VMs; higher is better") < at("Ranking</h3>"));
     // The first of the terminal's ranking is the first of the page's.
-    let told = text(&output.stdout);
-    let first = told
+    let shown = text(&output.stdout);
+    let first = shown
         .lines()
         .find_map(|line| line.trim().strip_prefix("1  "));
     let first = first.expect("a row").split("  ").next().expect("a name");

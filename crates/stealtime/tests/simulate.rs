@@ -228,7 +228,7 @@ fn what_a_scenario_is_called_does_not_reach_the_terminal() {
 }
 
 #[test]
-fn runs_that_fail_are_told_and_the_others_shown() {
+fn runs_that_fail_are_reported_and_the_others_shown() {
     let (status, out, error) = stealtime(&["simulate", "-"], &format!("{SMALL}{FAULTY_VM}"));
     assert_eq!(status, Some(2), "{out}");
     assert!(

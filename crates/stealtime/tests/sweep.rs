@@ -40,14 +40,14 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Status, output, errors.
 fn sweep(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    told(
+    outcome(
         command(folder, arguments)
             .output()
             .expect("the command runs"),
     )
 }
 
-fn told(output: Output) -> (Option<i32>, String, String) {
+fn outcome(output: Output) -> (Option<i32>, String, String) {
     let Output {
         status,
         stdout,
@@ -82,7 +82,7 @@ fn a_grid_becomes_a_table_and_a_summary() {
     assert_eq!(csv.lines().count(), 241);
     let first = csv.lines().nth(1).expect("a run");
     assert!(first.starts_with("0,50000,plain,1,done,,"), "{first}");
-    // Once more: nothing is run, and what was asked for besides is shown.
+    // Run again, it executes nothing and shows the additional metric.
     let again = [
         &GRID[..],
         &["--json", "--metric", "vm.web.halt_polling_percent"],
@@ -254,7 +254,7 @@ fn ctrl_c_says_how_far_it_is_and_how_it_goes_on() {
         .args(["-INT", &child.id().to_string()])
         .status();
     assert!(sent.expect("kill runs").success());
-    let (status, out, error) = told(child.wait_with_output().expect("it ends"));
+    let (status, out, error) = outcome(child.wait_with_output().expect("it ends"));
     assert_eq!((status, out.as_str()), (Some(130), ""), "{error}");
     assert!(
         error.starts_with("stealtime: stopped: ")
@@ -266,7 +266,7 @@ fn ctrl_c_says_how_far_it_is_and_how_it_goes_on() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_nothing_is_lost() {
+fn a_full_disk_is_reported_and_nothing_is_lost() {
     let whole = folder();
     assert_eq!(sweep(whole.path(), &GRID).0, Some(0));
     let folder = folder();
@@ -277,7 +277,7 @@ fn a_full_disk_is_told_and_nothing_is_lost() {
         .args(GRID)
         .current_dir(folder.path())
         .output();
-    let (status, out, error) = told(output.expect("sh runs"));
+    let (status, out, error) = outcome(output.expect("sh runs"));
     assert_eq!((status, out.as_str()), (Some(2), ""), "{error}");
     assert!(error.contains(": File too large"), "{error}");
     let kept = error.split_once("; ");
@@ -355,7 +355,7 @@ fn odd_names_of_folders_are_shown_safely() {
     let folder = folder();
     let odd = std::ffi::OsStr::from_bytes(b"odd\xff\x1b[2J");
     let asked = ["--seeds", "1", "--json", "--out"];
-    let (status, out, _) = told(
+    let (status, out, _) = outcome(
         command(folder.path(), &asked)
             .arg(odd)
             .output()
@@ -368,11 +368,11 @@ fn odd_names_of_folders_are_shown_safely() {
             .as_str()
             .is_some_and(|name| name.starts_with("odd"))
     );
-    // A run that was cut off is told of.
+    // A run that was cut off is reported.
     let journal = folder.path().join(odd).join("runs.journal");
     let bytes = fs::read(&journal).expect("a journal");
     fs::write(&journal, &bytes[..bytes.len() - 1]).expect("written");
-    let (status, _, error) = told(
+    let (status, _, error) = outcome(
         command(folder.path(), &asked)
             .arg(odd)
             .output()
@@ -395,7 +395,7 @@ fn shards_merge_into_the_sweep_that_ran_in_one_piece() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stealtime"));
         command.args(["sweep", "merge"]).args(folders);
         command.args(["--out", "merged"]).current_dir(folder.path());
-        told(command.output().expect("the command runs"))
+        outcome(command.output().expect("the command runs"))
     };
     for shard in ["3/3", "1/3"] {
         let (status, out, error) = sweep(folder.path(), &[&GRID[..], &["--shard", shard]].concat());
@@ -407,7 +407,7 @@ fn shards_merge_into_the_sweep_that_ran_in_one_piece() {
     assert!(error.contains("shard 2/3 lacks "), "{error}");
     let mut second = command(folder.path(), &[&GRID[..], &["--shard", "auto/3"]].concat());
     second.env("JOB_COMPLETION_INDEX", "1");
-    let (status, out, error) = told(second.output().expect("the command runs"));
+    let (status, out, error) = outcome(second.output().expect("the command runs"));
     assert_eq!((status, error.as_str()), (Some(0), ""), "{out}");
     let (status, out, error) = merge(&["small.2-of-3.sweep", "small.1-of-3.sweep"]);
     assert_eq!((status, error.as_str()), (Some(0), ""), "{out}");

@@ -59,7 +59,7 @@ fn export(from: &Path, to: &Path, more: &[&str]) {
     assert!(output.status.success() && to.exists(), "{error}");
 }
 
-/// Where two values differ; floating-point numbers are sums, whose order is free.
+/// Where two values differ. Floating-point numbers are sums in any order, so they may differ slightly.
 fn difference(a: &Value, b: &Value, at: &str) -> Option<String> {
     let differ = || Some(format!("{at}: {a} and {b}"));
     match (a, b) {

@@ -1,9 +1,8 @@
-//! A recording of an Intel host, made by hand: the recordings of real hosts beside these tests are of
-//! AMD ones.
+//! A recording of an Intel host, made by hand, since the tests' recordings of real hosts are of AMD hosts.
 //!
-//! It has the exits that only VMX has (preemption timer, EOI-induced, external interrupts with their
-//! vector, an entry that failed), a timer that is posted from another CPU's hrtimer, and TSC offsets
-//! that come apart.
+//! It has the exits that only VMX has: preemption timer, EOI-induced, external interrupts with their
+//! vector, and a failed entry. In addition it has a timer that is posted from another CPU's hrtimer, and
+//! TSC offsets that diverge.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -79,8 +78,8 @@ fn exits_by_their_reasons() {
 fn time_of_each_vcpu() {
     let answers = answers();
     let keys = ["span_ns", "guest_ns", "exit_ns", "preempted_ns"];
-    // In 910 us vCPU 0 handles exits for 10 + 10 + 3 + 10 + 5 + 5 + 20 + 40 us, vCPU 1 for
-    // 10 + 20 + 10 us beside the 50 that it is preempted.
+    // In 910 us vCPU 0 handles exits for 10 + 10 + 3 + 10 + 5 + 5 + 20 + 40 us. vCPU 1 handles exits for
+    // 10 + 20 + 10 us, and is preempted for 50 us.
     let first = row(&answers, "vcpus", &[("vcpu", "0")], &keys);
     assert_eq!(first, [910_000, 807_000, 103_000, 0]);
     let second = row(&answers, "vcpus", &[("vcpu", "1")], &keys);

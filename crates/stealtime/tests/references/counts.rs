@@ -12,7 +12,7 @@ struct Reference {
     total: Option<u64>,
     events: BTreeMap<String, u64>,
     exits: BTreeMap<String, u64>,
-    /// Sum of the losses whose size the reference names.
+    /// Sum of the losses that have a size in the reference.
     lost: Option<u64>,
 }
 
@@ -120,5 +120,5 @@ fn events_and_exits_are_counted_as_other_tools_count_them() {
         }
         compared += 1;
     }
-    assert!(compared > 0, "no recording has counts beside it");
+    assert!(compared > 0, "no recording has reference counts");
 }

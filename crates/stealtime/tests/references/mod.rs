@@ -1,7 +1,7 @@
-//! What the command says of real recordings, beside what other tools say of them.
+//! Output of the command for real recordings, compared with that of other tools.
 //!
-//! `STEALTIME_TRACES` names a directory of folders, each with a recording (`trace.dat`, `perf.data` or
-//! `trace.txt`, perhaps `.zst`) and a `reference/` made by trace-cmd or perf; the small ones under
+//! `STEALTIME_TRACES` names a directory of folders. Each has a recording (`trace.dat`, `perf.data` or
+//! `trace.txt`, perhaps `.zst`) and a `reference/` made by trace-cmd or perf. The small ones under
 //! `tests/data/traces` are always checked.
 
 mod counts;
@@ -14,7 +14,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A recording with references beside it.
+/// A recording with references.
 pub struct Recording {
     /// The recording.
     pub file: PathBuf,

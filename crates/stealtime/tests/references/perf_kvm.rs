@@ -95,6 +95,6 @@ fn exit_tables_equal_those_of_perf() {
     }
     assert!(
         compared > 0,
-        "no recording has tables of perf kvm stat beside it"
+        "no recording has tables of perf kvm stat as reference"
     );
 }

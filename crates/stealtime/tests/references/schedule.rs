@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::{integer, recordings};
 
-/// The reference's times are rounded to microseconds, and it and we may put the edges of the window
-/// at the first and last event of the thread or of the trace.
+/// The reference's times are rounded to microseconds. It and the command may begin and end the window
+/// at different events: the first and last of the thread, or of the trace.
 const TOLERANCE_NS: u64 = 2_000;
 
 #[test]
