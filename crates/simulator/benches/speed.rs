@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p stealtime-simulator --bench speed` prints a table: engine events a second of
 //! processor time on one core, simulated seconds a second of it, and what is allocated for each
-//! vCPU. `-- --only WORD` runs the rows whose name has the word, `--ms N` simulates N ms of each
+//! vCPU. `-- --only WORD` runs the rows with the word in their name, `--ms N` simulates N ms of each
 //! (`scripts/count-instructions`).
 
 #[path = "../tests/common/counting.rs"]

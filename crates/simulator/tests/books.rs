@@ -68,14 +68,14 @@ fn check(config: &Config) {
             vcpu.task.wait_ns - vcpu.task.preempted_ns,
             Some(vcpu.vcpu.guest_ns),
         );
-        let told = (
+        let from_events = (
             time.on_cpu_ns,
             time.halt_ns,
             time.preempted_ns,
             time.wake_wait_ns,
             time.guest_ns,
         );
-        assert_eq!(told, books, "{} of {}", time.task, vm.name);
+        assert_eq!(from_events, books, "{} of {}", time.task, vm.name);
         assert_eq!(time.span_ns, outcome.measured_ns);
         for (&reason, &count) in &vcpu.vcpu.exits {
             let name = stealtime_events::ExitReason::vmx(reason)

@@ -1,4 +1,4 @@
-//! A VM with a quota beside a task that computes: when the quota comes back, nothing is preempted.
+//! A VM with a quota next to a task that computes: when the quota is refilled, no task is preempted.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,7 +1,7 @@
 //! The least that reading a recording takes: the file read in pieces of 256 KiB, and of a perf.data
 //! the header of each record and the first word behind it looked at. Nothing is decoded or kept.
 //!
-//! `scripts/bench-readers` sets the time of this beside those of the readers:
+//! `scripts/bench-readers` compares the time of this with those of the readers:
 //! `cargo run --release -p stealtime-trace --example floor FILE`.
 
 use std::fs::File;

@@ -73,7 +73,7 @@ fn damaged_compression_gives_what_was_unpacked() {
             "{name}: {:?}",
             info.notes
         );
-        // xz puts all of it into one block whose tail is missing; the others lose a tenth.
+        // xz puts all of it into one block, which lacks its tail; the others lose a tenth.
         assert!(events > 10_000 && events < 20_000, "{name}: {events}");
 
         let garbage = [&packed[..], b"trailing garbage"].concat();

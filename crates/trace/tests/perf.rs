@@ -194,7 +194,7 @@ fn what_a_truncated_file_has_is_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let cut = dir.path().join("cut.data");
     fs::write(&cut, &bytes[..bytes.len() / 2]).expect("a file");
-    let mut source = open(&cut).expect("what is there is read");
+    let mut source = open(&cut).expect("the part before the cut is read");
     let (events, info) = read(source.as_mut());
     let of_host = events
         .iter()
@@ -262,7 +262,11 @@ fn the_crashed_hosts_file_is_saved() {
         return; // too large to be shipped; the test above cuts a small one
     };
     let path = common::file(&root.join("svm-truncated-perf"), "perf.data").expect("the file");
-    let (events, info) = read(open(&path).expect("what is there is read").as_mut());
+    let (events, info) = read(
+        open(&path)
+            .expect("the part before the cut is read")
+            .as_mut(),
+    );
     assert_eq!(
         events
             .iter()

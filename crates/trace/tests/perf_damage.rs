@@ -53,7 +53,7 @@ fn a_perf_data_cut_anywhere_is_partial() {
     for _ in 0..60 {
         let at = numbers.below(bytes.len());
         if let Some((events, whole)) = with_bytes(&bytes[..at], read) {
-            // What is behind the formats nobody needs.
+            // Nothing behind the formats is needed.
             assert!(
                 !whole || at > bytes.len() - 8192,
                 "cut at {at}: {events} events"

@@ -57,7 +57,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// From the text beside a recording.
+    /// From the text in the folder of a recording.
     fn parse(text: &str) -> Self {
         let mut counts = Self::default();
         let mut section = String::new();
@@ -225,17 +225,17 @@ fn tasks_and_functions_have_names() {
     let mut source = small("svm-hackbench-cyclictest-hog/trace.dat.zst");
     let mut tasks = BTreeMap::new();
     let mut functions = BTreeMap::new();
-    let mut untold = 0;
+    let mut unnamed = 0;
     while let Some(event) = source.next_event().expect("a good file") {
         match event.kind {
             Kind::Task { tid, name, .. } => {
                 let name = source.names().name(name).to_owned();
                 let before = tasks.insert(tid, name.clone());
-                assert_ne!(before.as_ref(), Some(&name), "{tid:?} told twice");
+                assert_ne!(before.as_ref(), Some(&name), "{tid:?} named twice");
             }
             Kind::SchedSwitch { prev, next, .. } => {
-                untold += usize::from(!prev.is_idle() && !tasks.contains_key(&prev));
-                untold += usize::from(!next.is_idle() && !tasks.contains_key(&next));
+                unnamed += usize::from(!prev.is_idle() && !tasks.contains_key(&prev));
+                unnamed += usize::from(!next.is_idle() && !tasks.contains_key(&next));
             }
             Kind::HrtimerExpireEntry { function, .. } => {
                 *functions
@@ -245,7 +245,7 @@ fn tasks_and_functions_have_names() {
             _ => {}
         }
     }
-    assert_eq!(untold, 0, "a switch came before the names of its tasks");
+    assert_eq!(unnamed, 0, "a switch came before the names of its tasks");
     let vcpus = tasks.values().filter(|name| name.ends_with("/KVM")).count();
     assert_eq!(vcpus, 8, "{tasks:?}");
     assert!(functions.contains_key("apic_timer_fn"), "{functions:?}");

@@ -65,7 +65,7 @@ proptest! {
     }
 }
 
-/// Timers whose times are the last there are, among many.
+/// Timers at the last times that can be represented, among many others.
 #[test]
 fn the_end_of_time_comes() {
     let mut queue = Queue::new();

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_gets_the_count_and_the_next_one_stays() {
+    fn a_waiter_gets_the_count_and_the_next_one_stays() {
         let mut queues = Queues::default();
         let queue = queues.add("q", 1);
         assert!(queues.take(queue) && !queues.take(queue));

@@ -82,7 +82,7 @@ pub(super) fn happens(machine: &mut Machine<'_>, number: u32) -> Sim {
 
 /// SIGKILL to the process of a VM: each thread sees it on its way to user mode or into the guest.
 fn kill(machine: &mut Machine<'_>, vm: VmNr) -> Sim {
-    for task in threads_beside_vcpus(machine, vm) {
+    for task in threads_other_than_vcpus(machine, vm) {
         if let Some(state) = injected::state_mut(&mut machine.host) {
             state.doom(task);
         }
@@ -111,7 +111,7 @@ fn kill(machine: &mut Machine<'_>, vm: VmNr) -> Sim {
 }
 
 /// The threads of a VM's process that are no vCPUs.
-fn threads_beside_vcpus(machine: &Machine<'_>, vm: VmNr) -> Vec<TaskNr> {
+fn threads_other_than_vcpus(machine: &Machine<'_>, vm: VmNr) -> Vec<TaskNr> {
     let workers = machine.host.workers(vm).into_iter();
     let mut threads: Vec<TaskNr> = workers.flat_map(|w| [w.main_loop, w.io]).collect();
     let tasks = machine.host.tasks();

@@ -114,8 +114,8 @@ fn vcpus_in_cgroups_of_their_own_compete_with_those_of_all_other_threads() {
     );
 }
 
-/// Somebody is woken from another CPU, which lazily asks who computes to give way. What that one does next
-/// says whether it does so at once.
+/// Another CPU wakes a task, and lazily requests the current task to reschedule. The next step of the current
+/// task decides whether it is preempted at once.
 #[test]
 fn an_interrupt_of_the_recorded_host_is_no_occasion_to_give_way() {
     let waits = |exit: Spent, ticks| {
@@ -225,7 +225,7 @@ fn short_halts_are_polled_and_long_ones_slept() {
 
 /// A sleeper that has not left the queue yet keeps others from polling: `single_task_running` counts it.
 #[test]
-fn nobody_polls_beside_a_sleeper_that_is_queued_still() {
+fn no_vcpu_polls_while_a_sleeper_is_queued_still() {
     // First halts after the other one has gone to sleep: those that polled, and those that did not.
     let first_halts = |delays: bool| {
         let halts = [work(900_000), Step::Halt(Until::After(100_000))].repeat(150);
@@ -440,14 +440,14 @@ fn what_a_busy_emulator_is_sent_wakes_no_vcpu() {
     let slept = |config: &Config| run(config, &mut ()).unwrap().scripts[2].books.sleep_ns;
     config.scripts.tasks[1].vcpu = None;
     assert!(slept(&config) > 20_000_000);
-    // Nor does what nobody waits for, as something else has ended the wait.
+    // Nor does an edge that no task waits for, as when another event has ended the wait.
     config.scripts.tasks[1].steps = Arc::from([work(10_000_000)]);
     config.scripts.tasks[1].vcpu = Some(1);
     assert!(slept(&config) > 20_000_000);
 }
 
 #[test]
-fn who_is_woken_twice_at_once_does_not_sleep_shorter_later() {
+fn a_task_woken_twice_at_once_does_not_sleep_shorter_later() {
     // Its alarm wakes it, and what it waits for comes while that is on its way; then it sleeps until 50 ms.
     let waits = vec![
         Step::Alarm(Until::Time(1_000_000)),
@@ -527,7 +527,7 @@ fn a_balanced_guest_is_idle_until_its_vm_has_done_some_work() {
 }
 
 #[test]
-fn who_waits_for_a_vm_that_idles_goes_on() {
+fn a_vcpu_that_waits_for_a_vm_that_idles_goes_on() {
     // One vCPU halts until 3 ms of work are done, of which the other does 1 ms and then sleeps until 50 ms.
     // If the VM was busy in that wait, what it is for must have been done before.
     let woken = |busy| {
@@ -587,7 +587,7 @@ fn vcpus_that_are_not_there_do_not_keep_a_vm_from_idling() {
 }
 
 #[test]
-fn who_computes_on_does_work_of_its_vm() {
+fn a_vcpu_that_computes_on_does_work_of_its_vm() {
     let waits = Step::Halt(Until::Work {
         edge: Edge(0),
         ns: 30_000_000,
@@ -604,8 +604,9 @@ fn who_computes_on_does_work_of_its_vm() {
 }
 
 #[test]
-fn a_poll_ends_when_somebody_waits_for_its_cpu() {
-    // Halts of 1.9 ms that poll; who is woken beside a poll and does not preempt is not kept waiting for it.
+fn a_poll_ends_when_a_task_waits_for_its_cpu() {
+    // Halts of 1.9 ms that poll. A task that wakes on the polling CPU, and does not preempt, does not
+    // wait for the end of the poll.
     let halts: Vec<Step> = (1..45u64)
         .flat_map(|n| [Step::Halt(Until::Time(n * 2_000_000)), work(100_000)])
         .collect();
@@ -674,7 +675,7 @@ fn yields_to(number: u32) -> Vec<Step> {
 }
 
 #[test]
-fn who_yields_to_a_vcpu_that_waits_loses_what_that_gains() {
+fn a_yielder_to_a_vcpu_that_waits_loses_what_that_gains() {
     let busy = || vec![work(1_000_000_000)];
     let shares = |number| {
         let mut config = config(1, 0, vec![yields_to(number), busy(), busy()]);
@@ -731,7 +732,7 @@ fn a_yield_to_a_vcpu_that_runs_or_sleeps_gives_nothing_away() {
 }
 
 #[test]
-fn who_spins_yields_to_a_vcpu_of_its_own_vm() {
+fn a_spinner_yields_to_a_vcpu_of_its_own_vm() {
     let busy = || vec![work(1_000_000_000)];
     let spins = [work(100_000), Step::Spin].repeat(2_000);
     let mut config = config(1, 0, vec![spins, busy(), busy(), busy()]);
@@ -749,7 +750,7 @@ fn who_spins_yields_to_a_vcpu_of_its_own_vm() {
         .map(|s| s.books.run_ns / 1_000_000)
         .collect();
     assert!(yields > 10 && ms[0] * 2 < ms[1], "{yields} {ms:?}");
-    // Alone in its VM it has nobody to yield to, and keeps its share.
+    // Alone in its VM it has no vCPU to yield to, and keeps its share.
     config.scripts.tasks[1].vm = Some(1);
     config.scripts.tasks[1].vcpu = Some(2);
     let outcome = run(&config, &mut ()).unwrap();

@@ -48,8 +48,8 @@ fn without_pv(config: &mut Config) {
     }
 }
 
-/// Mean time from sending an IPI to its being taken, with two vCPUs on CPUs of their own that always
-/// compute, where nothing costs anything but what `change` says.
+/// Mean time from sending an IPI to its delivery. Two vCPUs on CPUs of their own always compute, and
+/// only the operations that `change` sets have a cost.
 fn response(change: impl Fn(&mut Costs)) -> u64 {
     let mut config = pinned(config(1, 2, 2, named("idle")));
     config.host.profile.costs = Costs::FREE;
@@ -102,7 +102,7 @@ fn the_paravirtual_flush_spares_them() {
         latency(&pv),
         latency(&native)
     );
-    // The guest knows who runs from the steal-time page alone.
+    // The steal-time page is the only source by which the guest knows the running vCPUs.
     let blind = shootdowns(3, |config| {
         for vm in &mut config.vms {
             vm.guest.steal_time = false;

@@ -1,4 +1,4 @@
-//! Workloads that can never go on are reported, with who waits for whom.
+//! Workloads that deadlock are reported, with what each thread waits for and the thread that holds it.
 
 use stealtime_simulator::{Fault, GuestBuilder, Sim};
 
@@ -101,7 +101,7 @@ fn endless_spins_end_the_run_early() {
 }
 
 #[test]
-fn a_mutex_whose_holder_has_ended() {
+fn a_mutex_with_a_holder_that_has_ended() {
     let waits = waits(fault(|guest| {
         let mutex = guest.mutex("journal");
         guest.spawn("gone", Some(0), move |thread| async move {
@@ -119,7 +119,7 @@ fn a_mutex_whose_holder_has_ended() {
 }
 
 #[test]
-fn all_wait_for_counts_that_nobody_gives() {
+fn all_wait_for_counts_that_no_thread_gives() {
     let waits = waits(fault(|guest| {
         let queue = guest.queue("pipe", 1);
         for n in 0..2 {
@@ -141,12 +141,12 @@ fn all_wait_for_counts_that_nobody_gives() {
 }
 
 #[test]
-fn who_waits_for_clients_or_time_is_not_stuck() {
+fn a_thread_that_waits_for_clients_or_time_is_not_stuck() {
     run_recipe(&config(1, 2, 2, named("idle")), |guest| {
         let arrivals = stealtime_simulator::Arrivals::Open {
             mean_gap_ns: 1_000_000_000_000,
         };
-        let source = guest.source("nobody", arrivals, 0);
+        let source = guest.source("unused", arrivals, 0);
         guest.spawn("server", None, move |thread| async move {
             thread.receive(source).await;
         })

@@ -66,8 +66,8 @@ fn equal_seeds_give_equal_numbers_and_others_do_not() {
     }
 }
 
-/// Alone on a host with as many CPUs, four times the vCPUs do about four times as much, as far as
-/// the workload has no part that only one can do.
+/// Alone on a host with as many CPUs, four times the vCPUs complete about four times as much, unless the
+/// workload has a serial part.
 #[test]
 fn throughput_scales_where_nothing_is_shared() {
     for (workload, least_percent) in [

@@ -68,7 +68,7 @@ fn lock_holders_are_preempted_when_cpus_are_short() {
     assert!(short.stats.pause_exits > 100 * enough.stats.pause_exits);
     assert!(short.stats.directed_yields > 1000);
     assert!(short.stats.yields_to_awaited > 1000);
-    // Without pause-loop exiting, who spins keeps its CPU until the tick.
+    // Without pause-loop exiting, a vCPU that spins keeps its CPU until the tick.
     let blind = contended(3, Locks::Native, false);
     assert_eq!(blind.stats.pause_exits, 0);
     assert!(spun_per_mille(&blind) > 800, "{}", spun_per_mille(&blind));
@@ -144,7 +144,8 @@ fn test_and_set_locks_do_not_wait_for_preempted_waiters() {
     assert_eq!(unfair.stats.pv_waits, 0);
 }
 
-/// Who knows the owner's vCPU gives it the CPU at once, without a pause-loop exit and a search.
+/// A spinner that knows the owner's vCPU yields the CPU to it at once, without a pause-loop exit and a
+/// search.
 #[test]
 fn yielding_locks_hand_the_cpu_to_the_owner() {
     let [blind, ple] = [false, true].map(|ple| contended(3, Locks::TestAndSet, ple));
@@ -176,15 +177,15 @@ fn a_guests_hint_names_the_vcpu_to_yield_to() {
         knobs.ipi.guest_yield_hint = hint;
         run_recipe(&config, contend).unwrap()
     };
-    let (blind, told) = (of(false), of(true));
+    let (blind, hinted) = (of(false), of(true));
     assert_eq!(blind.stats.mechanisms.guest_hints.get(), 0);
-    assert!(told.stats.mechanisms.guest_hints.get() > 100);
+    assert!(hinted.stats.mechanisms.guest_hints.get() > 100);
     let awaited = |outcome: &Outcome| {
         let stats = &outcome.stats;
         stats.yields_to_awaited * 1000 / stats.directed_yields
     };
-    let shares = [&blind, &told].map(awaited);
-    let spun = [&blind, &told].map(spun_per_mille);
+    let shares = [&blind, &hinted].map(awaited);
+    let spun = [&blind, &hinted].map(spun_per_mille);
     assert!(shares[1] > 2 * shares[0], "{shares:?} {spun:?}");
     assert!(spun[1] < spun[0], "{spun:?}");
 }
@@ -311,8 +312,8 @@ fn one_to_one_pinning_leaves_directed_yield_nothing_to_do() {
     }
 }
 
-/// Threads that hold a mutex for a short while spin for it rather than sleep, as long as its
-/// owner runs; with two on a vCPU they must sleep.
+/// Threads spin for a mutex that is held briefly, and do not sleep, as long as its owner runs. With
+/// two on a vCPU they must sleep.
 #[test]
 fn mutexes_spin_while_the_owner_runs() {
     let of = |threads: u32, vcpus: u32| {

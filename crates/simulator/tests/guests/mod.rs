@@ -63,7 +63,7 @@ fn run(config: &Config) -> Outcome {
     stealtime_simulator::run(config, &mut ()).unwrap()
 }
 
-/// Runs guests whose threads `recipe` makes.
+/// Runs guests with the threads that `recipe` makes.
 fn run_recipe(
     config: &Config,
     mut recipe: impl FnMut(&mut GuestBuilder) -> Sim,

@@ -83,7 +83,7 @@ fn build(guest: &mut GuestBuilder, programs: &[Vec<Step>], tallies: &Tallies) ->
         },
         1,
     );
-    // Who takes counts always gets some in the end.
+    // A thread that takes counts always gets some in the end.
     let all = Rc::clone(tallies);
     guest.spawn("giver", None, move |thread| give(thread, queue, all))?;
     for (n, program) in programs.iter().enumerate() {

@@ -42,8 +42,8 @@ fn sched_pipe_is_the_sum_of_its_parts() {
     config.knobs.kvm.halt_poll.halt_poll_ns = 0;
     let costs = config.host.profile.costs;
     let c1 = config.host.profile.cstates[0].exit_latency_ns;
-    // The reschedule IPI: an exit for the ICR, a wakeup of the host's CPU by its flag, a switch,
-    // an entry, an interrupt, a switch in the guest; and the work of a write and a read.
+    // The reschedule IPI: an exit for the ICR, a wakeup of the host's CPU by its flag, a switch, an
+    // entry, an interrupt, and a switch in the guest. Then the work of a write and a read.
     let one_way = [
         costs.guest_syscall_ns,
         costs.guest_wakeup_ns,
@@ -93,10 +93,10 @@ fn polling_guests_are_woken_without_ipis() {
     );
 }
 
-/// Two threads of equal weight on a vCPU that is stolen half the time get equal parts of what is
-/// left, and with stolen time taken off the guest's clock slices are as long as they should be.
+/// Two threads of equal weight on a vCPU with 50 % steal get equal parts of the rest. With steal time
+/// subtracted from the guest's clock, slices have their nominal length.
 #[test]
-fn stolen_time_is_nobodys() {
+fn stolen_time_belongs_to_no_thread() {
     for steal_time in [true, false] {
         let mut config = config(
             2,

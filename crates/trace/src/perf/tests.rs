@@ -357,7 +357,7 @@ fn a_file_that_was_not_finished_is_read_to_its_end() {
     let records = LITTLE.records().len();
     file[48..56].fill(0);
     file.truncate(104 + 152 + 8 + records);
-    let (events, info) = read(open_file(&file).expect("what is there"));
+    let (events, info) = read(open_file(&file).expect("a readable part"));
     assert_eq!(events.len(), 7);
     assert!(info.is_partial());
     let has = |part: &str| info.notes.iter().any(|note| note.text.contains(part));

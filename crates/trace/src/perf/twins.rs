@@ -156,11 +156,11 @@ mod tests {
     #[test]
     fn a_passage_is_forgotten_after_as_many_others_as_are_kept() {
         let mut twins = Twins::new(&[Some(5), Some(5)]);
-        let told = |count: u8| (0..count).map(|at| [at; 40]);
-        for raw in told(100) {
+        let passages = |count: u8| (0..count).map(|at| [at; 40]);
+        for raw in passages(100) {
             assert_eq!(twins.repeats(0, CpuId(0), &raw), None);
         }
-        let again: Vec<_> = told(100)
+        let again: Vec<_> = passages(100)
             .map(|raw| twins.repeats(1, CpuId(0), &raw).is_some())
             .collect();
         // Each one that was forgotten makes another be forgotten.

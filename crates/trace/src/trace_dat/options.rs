@@ -385,7 +385,7 @@ mod tests {
             vcpus,
         };
         assert_eq!(read(&[(option::GUEST, &data)], 7).0.guests, [guest]);
-        // Cut short: what is there.
+        // Cut short: the vCPUs before the cut.
         data.truncate(data.len() - 1);
         assert_eq!(
             read(&[(option::GUEST, &data)], 7).0.guests[0].vcpus,

@@ -376,11 +376,11 @@ fn a_process_is_kept_when_only_the_name_changes() {
             .decoder
             .task_named(Tid(77), process, comm, at, &mut bench.names, &mut out);
     }
-    let told: Vec<_> = std::iter::from_fn(|| out.pop())
+    let named: Vec<_> = std::iter::from_fn(|| out.pop())
         .map(|event| event.kind)
         .collect();
-    assert_eq!(told.len(), 2);
-    assert!(told.iter().all(|kind| matches!(
+    assert_eq!(named.len(), 2);
+    assert!(named.iter().all(|kind| matches!(
         kind,
         Kind::Task {
             process: Tid(70),
@@ -431,7 +431,7 @@ proptest::proptest! {
         let events = bench.decode(&bytes);
         let counted = events.iter().filter(|event| event.kind.is_host_event()).count();
         proptest::prop_assert_eq!(counted, 1);
-        // What is counted comes last: names are told before they are needed.
+        // The counted event comes last: names come before the events that need them.
         proptest::prop_assert!(events.last().is_some_and(|event| event.kind.is_host_event()));
         let typed = events.last().and_then(|event| event.kind.tracepoint()).is_some();
         proptest::prop_assert!(typed || bench.info.notes.len() == 1 || only_named(&bench, &events));

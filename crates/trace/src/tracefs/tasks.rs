@@ -15,7 +15,7 @@ struct Known {
 }
 
 impl Known {
-    fn told(self, tid: i32, names: &mut NameTable) -> Kind {
+    fn event(self, tid: i32, names: &mut NameTable) -> Kind {
         let end = self.comm.iter().position(|byte| *byte == 0);
         let comm = self.comm.get(..end.unwrap_or(self.comm.len()));
         Kind::Task {
@@ -72,7 +72,7 @@ impl Tasks {
     fn learn_process(&mut self, tid: i32, process: i32, names: &mut NameTable) -> Option<Kind> {
         let known = self.known.entry(tid)?;
         known.process = process;
-        Some(known.told(tid, names))
+        Some(known.event(tid, names))
     }
 
     #[cold]
@@ -89,7 +89,7 @@ impl Tasks {
         let known = self.known.entry(tid)?;
         known.comm = comm;
         known.process = process.unwrap_or(known.process);
-        Some(known.told(tid, names))
+        Some(known.event(tid, names))
     }
 
     /// Forgets a task that has ended: its tid may be given to another one.
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_once() {
+    fn a_process_is_reported_once() {
         let mut names = NameTable::default();
         let mut tasks = Tasks::default();
         let mut of = |tid, process| match tasks.of_process(tid, process, &mut names)? {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_change_is_told() {
+    fn only_a_change_is_reported() {
         let mut names = NameTable::default();
         let mut tasks = Tasks::default();
         let mut named = |tid, process, name: &[u8]| {

@@ -14,10 +14,10 @@ fn late(ns: u32) -> Vec<Late> {
     vec![of_cpu(0), of_cpu(ns)]
 }
 
-/// What another CPU does reaches an idle CPU, or one on which a vCPU polls, as late as is said; what a CPU
-/// does itself does not wait for that.
+/// A wakeup by another CPU reaches an idle CPU, or one on which a vCPU polls, after the configured latency.
+/// Wakeups by the CPU itself have no such latency.
 #[test]
-fn who_is_called_by_another_cpu_is_late_as_it_is_said_to_be() {
+fn wakeups_by_another_cpu_have_the_configured_latency() {
     // One computes for 0.1 ms, often; the other, on CPU 1, works a little each time.
     let finished = |by_other: bool, idle_called_ns, poll_called_ns| {
         let edges = 50;
@@ -53,8 +53,8 @@ fn who_is_called_by_another_cpu_is_late_as_it_is_said_to_be() {
 }
 
 #[test]
-fn a_poll_ends_late_for_whom_another_cpu_wakes_beside_it() {
-    // Halts of 1.9 ms that poll on CPU 1, and somebody who is woken there 0.5 ms after their begin.
+fn a_poll_ends_late_for_a_task_that_another_cpu_wakes() {
+    // Halts of 1.9 ms that poll on CPU 1, and a task that is woken there 0.5 ms after their begin.
     let at = |n: u32, ns| Until::Time(u64::from(n) * 2_000_000 + ns);
     let halts = (0..40).flat_map(|n| [Step::Halt(at(n, 2_000_000)), work(100_000)]);
     let wakes = (0..40).flat_map(|n| [Step::Sleep(at(n, 500_000)), Step::Reach(Edge(n))]);
@@ -77,7 +77,7 @@ fn a_poll_ends_late_for_whom_another_cpu_wakes_beside_it() {
     assert!((25 * 300..=40 * 300).contains(&later_us), "{later_us}");
 }
 
-/// Two that compute share a CPU whose slices end at ticks.
+/// Two tasks that compute share a CPU, and their slices end at ticks.
 #[test]
 fn ticks_come_at_their_phase_and_as_late_as_they_are_said_to() {
     use crate::Collected;

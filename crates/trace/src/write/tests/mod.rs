@@ -182,7 +182,7 @@ fn names_that_a_description_cannot_hold_are_changed_but_stay_apart() {
         .map(|kind| event(5, 0, *kind))
         .collect();
     let (back, source) = read(write(&events, &names, Options::default()).0);
-    let told: Vec<_> = in_order(&back, source.names())
+    let decoded: Vec<_> = in_order(&back, source.names())
         .into_iter()
         .map(|event| event.4)
         .collect();
@@ -190,7 +190,7 @@ fn names_that_a_description_cannot_hold_are_changed_but_stay_apart() {
     let other = "Other { name: NameId(0) }";
     let mask = "IpiSendCpumask { callback: NameId(0) }";
     assert_eq!(
-        told,
+        decoded,
         [
             shown(other, "a_print fmt: b"),
             shown(other, "unnamed"),
@@ -221,7 +221,7 @@ fn losses_come_before_the_event_after_them() {
     for options in FORMS.map(form) {
         let (file, stats) = write(&events, &names, options);
         let (back, source) = read(file);
-        let told: Vec<_> = back
+        let decoded: Vec<_> = back
             .iter()
             .map(|event| match event.kind {
                 Kind::Lost { count } => (event.time_ns, event.cpu.0, Some(count)),
@@ -234,8 +234,8 @@ fn losses_come_before_the_event_after_them() {
             (6, 1, None),
             (8, 1, Some(10)),
         ];
-        assert_eq!(told[..4], expected);
-        assert_eq!(told[4..], [(8, 1, None), (9, 0, Some(0)), (9, 0, None)]);
+        assert_eq!(decoded[..4], expected);
+        assert_eq!(decoded[4..], [(8, 1, None), (9, 0, Some(0)), (9, 0, None)]);
         // What was lost after the last event is known all the same.
         let lost = source.info().lost;
         assert_eq!((lost.counted, lost.uncounted_gaps), (44 + 10 + 2, 1));
