@@ -176,7 +176,7 @@ mod tests {
         table.begin(3, 100, None);
         table.end(3, 150, None, true);
         assert!(table.rows().is_empty());
-        // perf keeps the begin when neither end told a key.
+        // perf keeps the begin when neither end has a key.
         table.end(3, 160, Some(Access::new(1, 2)), true);
         assert_eq!(table.rows()[0].1.stats.sum, 60);
     }

@@ -1,9 +1,9 @@
 //! What saving and restoring cost, and what reading a clock costs, on this host:
 //! `cargo bench -p guest-clock [-- VCPUS]`.
 //!
-//! Time in ioctls is measured around each call, so that it is told apart from this library's own;
-//! the median is of all repetitions, the least shows what the calls cost when nothing disturbs. Up to
-//! 64 vCPUs it fails where the least is a millisecond or more.
+//! Time in ioctls is measured around each call, separately from this library's own. The median is of
+//! all repetitions, and the least shows the cost of the calls without disturbance. Up to 64 vCPUs the
+//! benchmark fails where the least is a millisecond or more.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn main() {

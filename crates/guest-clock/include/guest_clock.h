@@ -59,11 +59,11 @@ struct guest_clock_vm {
 	const int *vcpus;     /* descriptors of all its vCPUs */
 	size_t count;
 	int vm;               /* its descriptor */
-	/* How long vCPUs on their way out of KVM_RUN are waited for; a helper thread asks them, and one that has
-	 * not left by then is refused by its position. 0: all have been stopped; no thread is started, and a vCPU
-	 * that runs nevertheless holds the call up until it leaves. arm64 has no such wait. */
+	/* How long the call waits for vCPUs to leave KVM_RUN, as a helper thread requests of them. One that has not
+	 * left after this time is refused by its position. 0: all have been stopped; no thread is started, and a
+	 * vCPU that runs nevertheless holds the call up until it leaves. arm64 has no such wait. */
 	uint32_t patience_ms;
-	/* NULL, or for VMMs whose vCPU threads make all ioctls of their vCPUs: calls work(argument) in the thread
+	/* NULL, or for VMMs with vCPU threads that make all ioctls of their vCPUs: calls work(argument) in the thread
 	 * of the vCPU at this position, and returns when work has returned. patience_ms is 0 then. */
 	void (*on_vcpu)(void *context, size_t vcpu, void (*work)(void *argument), void *argument);
 	void *context;        /* for on_vcpu */

@@ -7,8 +7,8 @@ use guest_clock::device::{HostFacts, TscMeans};
 use guest_clock::fake::{Disturbance, FakeHost, FakeVcpu, FakeVm};
 use guest_clock::{Explanation, GuestClocks, Options, Policy, Reason};
 
-/// Between a reading and the instant of the save or the anchor lie a few calls, in which a TSC within
-/// tolerance runs up to 250 ppm off; in ns.
+/// A few calls lie between a reading and the instant of the save or the anchor. A TSC within tolerance runs
+/// up to 250 ppm off in them: the error in ns.
 const SLACK_NS: u128 = 300;
 
 /// xorshift64.
@@ -43,7 +43,7 @@ struct Place {
     ratio: Option<u64>,
 }
 
-/// A host whose wall clock says the same as that of `like`.
+/// A host with the wall clock of `like`.
 fn place(chance: &mut Chance, khz: u32, like: Option<&FakeHost>) -> Place {
     let mut facts = HostFacts::complete(khz);
     if chance.below(4) == 0 {

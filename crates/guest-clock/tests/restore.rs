@@ -52,14 +52,14 @@ fn within_a_host_the_same_offsets_come_back() {
 }
 
 #[test]
-fn a_guest_without_kvmclock_is_not_told_of_the_pause() {
+fn a_guest_without_kvmclock_is_not_notified_of_the_pause() {
     let host = FakeHost::new(KHZ);
     let (saved, _) = saved_after(&host, 3, 1_000_000);
     let (vm, vcpus) = fresh(&host, 3);
     vcpus[1].disable_kvmclock();
     let done = saved.restore(&vm, &vcpus, Policy::Stopped).unwrap();
-    let untold = Reason::NotToldOfPause { vcpus: 1 };
-    assert!(done.reasons.contains(&untold), "{done}");
+    let unnotified = Reason::NotToldOfPause { vcpus: 1 };
+    assert!(done.reasons.contains(&unnotified), "{done}");
 }
 
 #[test]
@@ -139,8 +139,9 @@ fn a_new_vm_and_host_with_another_tsc_and_frequency_see_the_same_guest_time() {
     }
 }
 
-/// From a host that scales the guest on to another: what the guest read there ran ahead of what KVM
-/// saved, and how far back it is set by that must be in the bound, said or not for how long.
+/// From a host that scales the guest on to another: the guest's clock there runs ahead of the one that KVM
+/// saves. The restore sets it back by the difference, which the bound must include, with or without a
+/// known duration.
 #[test]
 fn a_scaled_guests_clock_stays_within_its_bound() {
     for (known_ns, scale_khz) in [(0, 3_100_000), (86_400_000_000_000, 2_100_000)] {
@@ -180,8 +181,8 @@ fn a_scaled_guests_clock_stays_within_its_bound() {
     }
 }
 
-/// Where the guest was saved its TSC ran at the host's frequency, which is not the one that it was told
-/// of and that its pause is counted with.
+/// Where the guest was saved, its TSC ran at the host's frequency. That differs from the nominal one, which
+/// the guest knows and which its pause is counted with.
 #[test]
 fn the_rate_of_a_guest_within_tolerance_is_in_its_bound() {
     for source_khz in [2_500_400, 2_499_500] {

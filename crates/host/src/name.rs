@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_names_are_told_apart() {
+    fn equal_names_are_distinguished() {
         let named = |name: &str, namespace: Option<&str>| Named {
             name: name.to_owned(),
             namespace: namespace.map(str::to_owned),

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_who_owns_the_instance() {
+    fn a_name_says_which_process_owns_the_instance() {
         assert_eq!(start_ticks(STAT), Some(987_654));
         assert_eq!(start_ticks(&STAT.replace(") S 1", ") Z 1")), None);
         let owner = Owner::named("stealtime-181-987654-7-0").expect("a name");

@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_folder_has_one_writer_at_a_time() {
         let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::lock(place.path()).expect("nobody has it");
+        let folder = Folder::lock(place.path()).expect("a free lock");
         let busy = Folder::lock(place.path());
         assert!(matches!(busy, Err(FolderError::Busy { .. })));
         drop(folder);

@@ -42,7 +42,7 @@ pub(crate) struct Local {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wrong {
-    Nobody(u32),
+    NoVcpu(u32),
     Mixed(u8, u64),
 }
 
@@ -142,7 +142,7 @@ impl Model for IpiTracking {
                     };
                     let known = RECORDS.contains(&(hint.receiver, vector, hint.time_ns));
                     if hint.receiver as usize >= VCPUS {
-                        local.wrong = Some(Wrong::Nobody(hint.receiver));
+                        local.wrong = Some(Wrong::NoVcpu(hint.receiver));
                     } else if !known {
                         local.wrong = Some(Wrong::Mixed(vector, hint.time_ns));
                     }
@@ -160,7 +160,7 @@ impl Model for IpiTracking {
         let local = &state.local;
         let say = |property, sentence| Some(Violation::new(property, sentence));
         match local.wrong {
-            Some(Wrong::Nobody(vcpu)) => {
+            Some(Wrong::NoVcpu(vcpu)) => {
                 return say(
                     "hint-exists",
                     format!("a hint names vCPU {vcpu} of {VCPUS}"),

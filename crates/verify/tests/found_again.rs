@@ -69,7 +69,7 @@ fn flaw_1_on_test_in_the_wakeup_path_v1() {
     );
 }
 #[test]
-fn flaw_2_self_ipi_without_on_wakes_nobody() {
+fn flaw_2_self_ipi_without_on_wakes_no_vcpu() {
     found(
         "as-posted-v1-half-repair",
         None,
@@ -144,7 +144,7 @@ fn historic_1_on_not_recomputed() {
     found("on-not-recomputed", None, "noticed-in-guest", None, 16);
 }
 #[test]
-fn historic_2_blocked_vcpu_not_told_of_a_device() {
+fn historic_2_blocked_vcpu_not_notified_of_a_device() {
     found("blocked-not-kicked", None, "no-blocked-for-ever", None, 20);
 }
 #[test]
@@ -156,8 +156,8 @@ fn historic_4_self_ipi_lost() {
     found("self-ipi-lost", None, "no-blocked-for-ever", None, 18);
 }
 
-/// Found by this search: load sets ON in the place of a poster that has set PIR only, the poster
-/// then wakes nobody, and a blocker that was preempted after its last look goes to sleep.
+/// Found by this search. A poster has set PIR only, and load sets ON in its place. The poster then wakes no
+/// vCPU, and a blocker that was preempted after its last look goes to sleep.
 #[test]
 fn preempted_and_moved_blocker_without_a_wakeup_vector() {
     found("put-plain-apicv", None, "no-blocked-for-ever", None, 20);
@@ -305,7 +305,7 @@ fn clock_restored_while_vcpus_are_in_the_guest() {
     caught("clock", "exits-not-awaited", "no-time-travel");
 }
 #[test]
-fn clock_restored_and_vcpus_told_too_late() {
+fn clock_restored_and_vcpus_notified_too_late() {
     caught("clock", "unblocked-too-early", "no-time-travel");
 }
 #[test]

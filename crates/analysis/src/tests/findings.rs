@@ -1,6 +1,7 @@
 //! Every finding: a trace in which it must appear, with its numbers, and one in which it must not.
 //!
-//! Those of losses, throttling beside an idle CPU and spurious notifications stand with their subjects.
+//! The tests of three findings stand with their subjects: losses, throttling while a CPU is idle, and
+//! spurious notifications.
 
 use stealtime_events::{ExitReason, Kind, Tid, VcpuId};
 
@@ -106,7 +107,7 @@ fn vcpus_stacked_while_another_cpu_is_idle() {
 }
 
 #[test]
-fn a_bandwidth_limit_that_does_not_tell_whom_it_holds() {
+fn a_bandwidth_limit_without_the_threads_that_it_stops() {
     let mut trace = one();
     trace.entry(0, 0, 7, 0);
     let [period, slack, unthrottle] = [
@@ -627,7 +628,7 @@ fn vms_that_are_guessed() {
 }
 
 #[test]
-fn more_tasks_than_are_told_apart() {
+fn more_tasks_than_are_distinguished() {
     const MOST: i32 = 1 << 20;
     let tasks = |last: i32| {
         let mut trace = Trace::new(&[]);
@@ -655,7 +656,7 @@ fn more_tasks_than_are_told_apart() {
 }
 
 #[test]
-fn a_time_without_events_that_cannot_be_is_told() {
+fn an_impossible_time_without_events_is_reported() {
     let second = 1_000_000_000;
     let mut trace = Trace::new(&[]);
     trace

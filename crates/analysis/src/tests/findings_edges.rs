@@ -93,7 +93,7 @@ fn clocks_that_differ_come_in_the_order_of_their_names() {
 
 #[test]
 fn clocks_of_a_thread_without_a_vm_are_those_of_some_vm() {
-    let told = |tid: i32, kind: Kind, id: &str| {
+    let shown = |tid: i32, kind: Kind, id: &str| {
         let mut trace = one();
         if tid == 7 {
             trace.entry(0, 0, 7, 0);
@@ -105,11 +105,11 @@ fn clocks_of_a_thread_without_a_vm_are_those_of_some_vm() {
     let known = |vm: &str, text: &str| (vm.to_owned(), text.to_owned());
     let id = "tsc_not_matched";
     let what = "The vCPUs of vm0 have TSCs that do not match.";
-    assert_eq!(told(7, UNMATCHED, id), known("vm0", what));
+    assert_eq!(shown(7, UNMATCHED, id), known("vm0", what));
     let what = "The vCPUs of one VM have TSCs that do not match.";
-    assert_eq!(told(50, UNMATCHED, id), known("", what));
+    assert_eq!(shown(50, UNMATCHED, id), known("", what));
     let id = "master_clock_off";
-    let (vm, what) = told(50, master_clock(false), id);
+    let (vm, what) = shown(50, master_clock(false), id);
     assert_eq!(vm, "");
     assert!(what.starts_with("A VM runs without"), "{what}");
 }
@@ -244,7 +244,7 @@ fn either_sign_of_a_bandwidth_limit_is_enough() {
     };
     assert_eq!(evidence(true, true), counts(0, 1));
     assert_eq!(evidence(false, true), counts(1, 0));
-    assert_eq!(evidence(true, false), None, "nobody is held back");
+    assert_eq!(evidence(true, false), None, "no vCPU is held back");
 }
 
 #[test]

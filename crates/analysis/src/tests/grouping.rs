@@ -471,7 +471,7 @@ fn the_user_goes_before_the_snapshot_and_adds_to_its_vms() {
 }
 
 #[test]
-fn a_process_with_a_name_of_its_own_gives_it_and_equal_names_are_told_apart() {
+fn a_process_with_a_name_of_its_own_gives_it_and_equal_names_are_distinguished() {
     let mut trace = vcpus(&[]);
     let task = |trace: &mut Trace, tid, process, name: &'static str| {
         let name = trace.name(name);

@@ -215,7 +215,7 @@ fn an_ipi_that_could_be_for_two_vms_is_not_counted() {
 }
 
 #[test]
-fn a_timer_is_told_by_what_fires_it() {
+fn a_timer_is_known_by_what_fires_it() {
     let mut trace = Trace::new(&[(7, "CPU 0/KVM")]);
     let function = trace.name("apic_timer_fn");
     let start = Kind::HrtimerStart {
@@ -338,7 +338,7 @@ fn a_timer_without_a_name_is_known_by_what_follows() {
 }
 
 #[test]
-fn host_interrupts_are_told_by_vector() {
+fn host_interrupts_are_separated_by_vector() {
     let mut trace = Trace::new(&[]);
     let (vcpu, reason) = (VcpuId(0), ExitReason::vmx(INTERRUPT));
     trace.entry(10, 0, 7, 0);

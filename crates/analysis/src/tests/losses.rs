@@ -125,7 +125,7 @@ fn time_that_goes_back_is_counted_and_stands_still() {
     let answers = trace.answers();
     check(&answers);
     assert_eq!(answers.source.out_of_order, 1);
-    // perf leaves out a pair whose end is before its begin.
+    // perf leaves out a pair with an end before its begin.
     assert_eq!(
         (
             answers.exit_totals[0].samples,

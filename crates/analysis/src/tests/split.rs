@@ -37,7 +37,7 @@ fn each_state_has_its_time() {
     check(&answers);
     let vcpu = of_tid(&answers, VCPU);
     assert_eq!(vcpu.guest_ns, Some(90 + 70 + 35));
-    // Before the first entry it handled an exit that nobody saw.
+    // Before the first entry it handled an exit that is not recorded.
     assert_eq!(vcpu.exit_ns, Some(10 + 30 + 20 + 5 + 7 + 3));
     assert_eq!(vcpu.halt_ns, 1504 - 1220);
     assert_eq!(vcpu.wake_wait_ns, 1560 - 1504);

@@ -23,7 +23,7 @@ fn silence(answers: &Answers) -> Option<&str> {
 }
 
 #[test]
-fn of_several_times_without_events_the_longest_is_told() {
+fn of_several_times_without_events_the_longest_is_reported() {
     let tells = |seconds: &[u64], expected: &str| {
         let answers = at_seconds(seconds).answers();
         assert_eq!(silence(&answers), Some(expected), "{seconds:?}");

@@ -1,4 +1,4 @@
-//! Who had the CPU.
+//! Occupants of the CPU that a vCPU waits for.
 
 use stealtime_events::{HostVector, Kind, Tid, VcpuId};
 
@@ -23,7 +23,7 @@ fn trace() -> Trace {
 }
 
 #[test]
-fn waiting_is_told_by_who_ran() {
+fn waiting_is_split_by_the_task_that_ran() {
     let mut trace = trace();
     trace.exit(100, 1, 8, 1, EPT).switch(110, 1, 8, 0, SLEEPS);
     trace.exit(100, 2, 20, 0, EPT).switch(110, 2, 20, 0, SLEEPS);
@@ -143,9 +143,9 @@ fn a_wait_outside_of_the_selection_has_no_row() {
     }
 }
 
-/// A vCPU that leaves its CPU in this state, is woken if that is a sleep, and runs again after `waits`;
-/// a bandwidth timer expires just before, if there is one.
-fn beside_an_idle_cpu(state: u32, waits: u64, timer: Option<&'static str>) -> crate::Answers {
+/// A vCPU that leaves its CPU in this state and runs again after `waits`. If the state is a sleep, it is
+/// woken. A bandwidth timer expires just before it runs, if there is one.
+fn waits_with_an_idle_cpu(state: u32, waits: u64, timer: Option<&'static str>) -> crate::Answers {
     let mut trace = trace();
     trace.switch(200, 0, 7, 0, state);
     if state == SLEEPS {
@@ -183,19 +183,19 @@ fn an_idle_cpu_until_the_bandwidth_timer_is_throttling() {
             found.clone().any(|finding| finding.id == "throttled"),
         )
     };
-    let limited = beside_an_idle_cpu(RUNNABLE, 20 * MS, period);
+    let limited = waits_with_an_idle_cpu(RUNNABLE, 20 * MS, period);
     assert_eq!(of(&limited, "throttled"), (20 * MS, true));
-    let slack = beside_an_idle_cpu(RUNNABLE, 20 * MS, Some("sched_cfs_slack_timer"));
+    let slack = waits_with_an_idle_cpu(RUNNABLE, 20 * MS, Some("sched_cfs_slack_timer"));
     assert_eq!(of(&slack, "throttled"), (20 * MS, true));
-    // No timer; a CPU that leaves idle late, beside the timer of another VM's limit; a thread that
-    // was woken, which its limit did not stop.
-    let none = beside_an_idle_cpu(RUNNABLE, 20 * MS, None);
+    // No timer; a CPU that leaves idle late, with the timer of another VM's limit; a thread that was
+    // woken, so that its limit did not stop it.
+    let none = waits_with_an_idle_cpu(RUNNABLE, 20 * MS, None);
     assert_eq!(of(&none, "throttled"), (0, false));
     assert_eq!(of(&none, "idle").0, 20 * MS);
-    let late = beside_an_idle_cpu(RUNNABLE, 30_000, period);
+    let late = waits_with_an_idle_cpu(RUNNABLE, 30_000, period);
     assert_eq!(of(&late, "throttled"), (0, false));
     assert_eq!(of(&late, "idle").0, 30_000);
-    let woken = beside_an_idle_cpu(SLEEPS, 20 * MS, period);
+    let woken = waits_with_an_idle_cpu(SLEEPS, 20 * MS, period);
     assert_eq!(of(&woken, "throttled"), (0, false));
     assert_eq!(of(&woken, "idle").0, 20 * MS - 10);
 }
@@ -223,7 +223,7 @@ fn a_bandwidth_timer_of_the_past_is_no_throttling() {
 }
 
 #[test]
-fn yields_are_told_by_where_they_went() {
+fn yields_are_split_by_target() {
     let mut trace = trace();
     trace.exit(100, 1, 8, 1, EPT).switch(110, 1, 8, 0, SLEEPS);
     for (at, next) in [(1000, 8), (2000, 32)] {
@@ -262,7 +262,7 @@ fn yields_are_told_by_where_they_went() {
 
 /// Of more tasks than that, it is not known any more whether they are vCPUs of the VM.
 #[test]
-fn yields_to_256_tasks_are_told_apart() {
+fn yields_to_256_tasks_are_distinguished() {
     let (others, vcpu) = (|count: i32| 1000..1000 + count, || std::iter::once(8));
     for (targets, expected) in [
         (others(255).chain(vcpu()).collect(), (1, 255)),

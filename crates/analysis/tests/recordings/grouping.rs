@@ -6,7 +6,7 @@ use stealtime_analysis::Options;
 
 use super::common::{answers, threads, traces};
 
-/// Recordings, their files, and whether every VM is told without a guess.
+/// Recordings, their files, and whether every VM is known without a guess.
 const RECORDINGS: [(&str, &str, bool); 10] = [
     (
         "svm-perf-kvm-stat-hackbench-tlb-burst",

@@ -58,7 +58,7 @@ fn time_and_exits_are_those_of_the_text() {
 }
 
 #[test]
-fn the_vms_are_told_apart() {
+fn the_vms_are_distinguished() {
     let answers = answers(&path(), Options::default());
     let tids = |vm: usize| -> Vec<i32> {
         let vm = &answers.vms[vm].vm;

@@ -32,8 +32,8 @@ pub use ioctls::{Cost, IoctlTimes, ioctls};
 pub struct Costs {
     /// `LFENCE; RDTSC` in this process.
     pub native_tsc_ps: u64,
-    /// A kvmclock page read in this process, `LFENCE; RDTSC` in it: what it costs in a guest
-    /// whose TSC is not trapped.
+    /// A kvmclock page read in this process, `LFENCE; RDTSC` in it: the cost in a guest
+    /// without TSC exits.
     pub kvmclock_ps: u64,
     /// The system's own clock, by `clock_gettime(CLOCK_MONOTONIC)`.
     pub monotonic_ps: u64,

@@ -222,7 +222,7 @@ fn fires(target: &mut Sleeper) -> Result<u64, String> {
     Ok(fired - deadline)
 }
 
-/// A guest whose timer never comes would sleep for ever: the process ends instead.
+/// A guest without its timer interrupt would sleep for ever: the process ends instead.
 struct Watchdog(Arc<std::sync::atomic::AtomicBool>);
 
 impl Watchdog {
@@ -262,7 +262,7 @@ pub(super) fn fires_after_the_restore() -> Outcome {
     Ok(())
 }
 
-/// The deadline passes while nobody runs: it fires at once, and is not lost.
+/// A deadline that passes while no vCPU runs fires at once, and is not lost.
 pub(super) fn fires_if_it_passed_meanwhile() -> Outcome {
     let stopped = armed(5, 0)?;
     std::thread::sleep(Duration::from_millis(40));

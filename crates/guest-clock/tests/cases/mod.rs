@@ -539,8 +539,8 @@ fn first_failure() -> Outcome {
     Ok(())
 }
 
-/// The same calls on both: the same refusals, flags, registers and offsets. What this KVM ignores
-/// the model is told to ignore as well.
+/// The same calls on both: the same refusals, flags, registers and offsets. The model is configured to
+/// ignore what this KVM ignores.
 fn model_agrees() -> Outcome {
     let guest = guest(2)?;
     let facts = host().map_err(|error| error.to_string())?.facts();
@@ -554,7 +554,7 @@ fn model_agrees() -> Outcome {
     assert_eq!(device.len(), model.len());
     println!("  {} observations are the same", device.len());
     if facts.means == TscMeans::Fixed {
-        println!("  this KVM ignores TSC offsets and values: there it was told to do likewise");
+        println!("  this KVM ignores TSC offsets and values: so does the model");
     }
     Ok(())
 }

@@ -195,25 +195,25 @@ error: vm.0.workload: no workload \"hackbanch\"
     assert_eq!(wrong(text), expected);
 }
 
-/// What each change of [`SMALL`] is told: `(from, to)`, the line, and a part of the message.
+/// Changes of [`SMALL`] as `(from, to)`, the line that its diagnostic names, and a part of the message.
 type Mistakes<'m> = &'m [((&'m str, &'m str), usize, &'m str)];
 
-fn each_is_told(mistakes: Mistakes<'_>) {
+fn each_is_reported(mistakes: Mistakes<'_>) {
     for ((from, to), line, says) in mistakes {
         let text = SMALL.replace(from, to);
         assert_ne!(text, SMALL);
         let error = Scenario::from_text("a.toml", &text).expect_err(to);
-        let told = error
+        let is_reported = error
             .diagnostics()
             .iter()
             .any(|d| d.line == *line && d.to_string().contains(says));
-        assert!(told, "{to}: {error}");
+        assert!(is_reported, "{to}: {error}");
     }
 }
 
 #[test]
 fn each_mistake_of_the_host_is_named() {
-    each_is_told(&[
+    each_is_reported(&[
         (("cpus = 4", "cpus = 0"), 3, "0 is not within 1 to 4096"),
         (
             ("cpus = 4", "cpus = \"4\""),
@@ -278,7 +278,7 @@ fn each_mistake_of_the_host_is_named() {
 
 #[test]
 fn each_mistake_of_a_guest_is_named() {
-    each_is_told(&[
+    each_is_reported(&[
         (("vcpus = 2", "vcpus = 0"), 5, "0 is not within 1 to 4096"),
         (
             ("vcpus = 2", "vcpus = 2\npinning = \"1:1 0-2\""),

@@ -78,7 +78,7 @@ fn a_scenario_runs_and_its_variants_differ() {
     row(Subject::Vm("web".into()), "interrupt response mean");
     row(Subject::Host, "exits HLT");
     row(Subject::Host, "share error");
-    // Two CPUs, three VMs and a task: somebody waits, and by less than all of the time.
+    // Two CPUs, three VMs and a task: some of them wait, for less than the whole time.
     for of in [Subject::Vm("batch".into()), Subject::Task("backup".into())] {
         let lag = row(of, "worst lag").cells[0].expect("a cell");
         let lag = lag.estimate.mean;

@@ -31,7 +31,7 @@ impl PiTimer {
                 ),
             };
         }
-        if !local.due || !self.nobody_tells(state) {
+        if !local.due || !self.no_vcpu_notifies(state) {
             return None;
         }
         let deadline = Self::deadline(local).unwrap_or_default();
@@ -56,7 +56,7 @@ impl PiTimer {
     }
 
     /// No callback runs or will run, and no interrupt is on its way to the vCPU.
-    fn nobody_tells(&self, state: &State<Local>) -> bool {
+    fn no_vcpu_notifies(&self, state: &State<Local>) -> bool {
         let local = &state.local;
         let idle = |agent: u8| state.agents[usize::from(agent)].op == IDLE;
         idle(agent::VCPU)

@@ -1,4 +1,4 @@
-//! Grids, journals and results with a runner whose numbers only the configuration gives.
+//! Grids, journals and results with a runner that derives its numbers from the configuration alone.
 
 mod grid;
 mod merge;
@@ -108,7 +108,7 @@ fn bytes(sweep: &Sweep) -> Vec<Vec<u8>> {
         .into()
 }
 
-/// The bytes of a sweep that nobody disturbed.
+/// The bytes of a sweep that ran without interruption.
 fn undisturbed() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sweep = open(folder.path());

@@ -37,18 +37,18 @@ fn a_sweep_goes_on_where_it_was_stopped() {
         sweep
             .verify(&Fake::default(), &AtomicBool::new(false))
             .expect("the same build");
-        let mut told = Vec::new();
+        let mut progress = Vec::new();
         let go = AtomicBool::new(false);
         let again = Fake::default();
         sweep
-            .run(&again, threads(1), &go, &mut |done| told.push(done))
+            .run(&again, threads(1), &go, &mut |done| progress.push(done))
             .expect("it runs");
         assert_eq!(
             again.runs.load(Ordering::Relaxed),
             90 - stop_after,
             "none is done twice"
         );
-        assert_eq!(told, (stop_after + 1..=90).collect::<Vec<_>>());
+        assert_eq!(progress, (stop_after + 1..=90).collect::<Vec<_>>());
         assert!(bytes(&sweep) == expected, "{stop_after}");
     }
 }
@@ -114,7 +114,7 @@ fn another_sweeps_folder_is_left_alone() {
     let mut sweep = open(folder.path());
     finish(&mut sweep, 1);
     let before = bytes(&sweep);
-    // While it is open, it is nobody else's.
+    // While it is open, a second opening fails.
     let busy = Sweep::open(folder.path(), plan(&GRID).expect("a plan"), None, false);
     assert!(matches!(busy, Err(SweepError::Busy { .. })), "{busy:?}");
     drop(sweep);
@@ -157,7 +157,7 @@ fn another_sweeps_folder_is_left_alone() {
             .expect("the same")
             .is_done()
     );
-    // Told to, it is thrown away.
+    // Opened with the flag to discard it, it starts anew.
     let small = plan(&["host.cpus=2"]).expect("a plan");
     let sweep = Sweep::open(folder.path(), small, None, true).expect("a new one");
     assert_eq!((sweep.plan.runs(), sweep.journal().done()), (6, 0));
