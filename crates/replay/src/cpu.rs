@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_whose_task_goes_on_did_not_end() {
+    fn a_slice_of_a_task_that_goes_on_did_not_end() {
         let mut cpu = Cpu::default();
         // Due at 700, handled at 750, and the CPU went to another task at 760.
         cpu.slice_ends(750, 50, 0);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_wakes_at_fixed_times_is_told_from_ticks() {
+    fn a_program_that_wakes_at_fixed_times_differs_from_ticks() {
         let period = |expires: Vec<u64>| find_grid(&timed(expires.into_iter())).map(|g| g.period);
         let start = 7_203_111;
         // Half of these lie on a grid of 1 ms too.

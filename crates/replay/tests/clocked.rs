@@ -120,7 +120,7 @@ fn too_few_waits_or_none_for_a_time_show_nothing_usual() {
 }
 
 #[test]
-fn who_loses_one_vm_after_another_halts_as_who_loses_both() {
+fn losing_one_vm_after_another_halts_as_losing_both_does() {
     let recording = among(vec![serves(USUAL, TIMER)]);
     let both = without(&recording, &[1, 3]);
     let again = without(&without(&recording, &[1]), &[3]);

@@ -412,8 +412,8 @@ fn predicted(drawn: Drawn, seeds: core::ops::Range<u64>) -> (usize, usize) {
         }
         for (sum, seen) in sums.iter().zip(&seen) {
             for n in 0..2 {
-                let told = sum[n] / SEEDS as i64;
-                let is_near = told.abs_diff(seen[n]) <= 50_000;
+                let mean = sum[n] / SEEDS as i64;
+                let is_near = mean.abs_diff(seen[n]) <= 50_000;
                 near += usize::from(is_near);
                 total += 1;
             }

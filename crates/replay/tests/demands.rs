@@ -248,7 +248,7 @@ fn halts_end_by_what_came_first() {
 
 /// Wakeups of the daemon from idle CPUs, from interrupts and on its way to sleep; and moves.
 #[test]
-fn sleeps_end_by_who_wakes_and_where() {
+fn sleeps_end_by_waker_and_place() {
     let mut log = trace(GUEST);
     // On the CPU where it slept; from another one that is idle; from an interrupt on one that is not.
     log.append(

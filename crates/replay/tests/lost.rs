@@ -90,29 +90,29 @@ fn moves_are_those_of_the_events() {
 /// Without `sched_migrate_task` a move shows where the task gets another CPU than it left, also where its
 /// leaving is the first that is seen of it.
 #[test]
-fn moves_show_where_they_are_not_told() {
+fn moves_show_where_they_are_not_recorded() {
     let mut sink = wandering();
     let leaves =
         |event: &Event| matches!(event.kind, Kind::SchedSwitch { prev, .. } if prev.0 != 0);
     let first = sink.events.iter().position(leaves).expect("it halts");
     let mut events = sink.events.split_off(first);
-    let told = events.iter().filter(|event| is_move(event)).count();
+    let moves = events.iter().filter(|event| is_move(event)).count();
     events.retain(|event| !is_move(event));
     let (recording, _) = extracted(&events, &sink.names);
     let to = moved_to(&recording.tasks[0].steps);
-    assert_eq!(to.len(), told, "{to:?}");
+    assert_eq!(to.len(), moves, "{to:?}");
     assert_eq!(to.first(), Some(&1), "{to:?}");
 }
 
-/// A task leaves a CPU whose events are lost and is seen on the other one before anybody knows of the loss:
-/// it has not computed all the time until then, and it has moved. Its move may have been lost too, or the
-/// other CPU told it.
+/// A task leaves a CPU that loses events. It is seen on the other CPU before the loss is reported. So it
+/// has moved, and it has not computed all of the time until then. Its move may be lost too, or recorded on
+/// the other CPU.
 #[test]
-fn who_leaves_unseen_has_not_computed_since() {
+fn a_task_that_leaves_unseen_has_not_computed_since() {
     for move_is_lost in [true, false] {
         let mut sink = wandering();
-        let told = sink.events.iter().filter(|event| is_move(event)).count();
-        assert!(told >= 15, "{told}");
+        let moves = sink.events.iter().filter(|event| is_move(event)).count();
+        assert!(moves >= 15, "{moves}");
         if !move_is_lost {
             let moves = sink.events.iter_mut().filter(|event| is_move(event));
             moves.for_each(|event| event.cpu = CpuId(1));

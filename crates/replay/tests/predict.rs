@@ -204,7 +204,7 @@ fn a_replay_counts_the_steps_that_scripts_began() {
 }
 
 #[test]
-fn who_computes_on_does_as_much_as_it_runs() {
+fn a_vcpu_that_computes_on_does_as_much_as_it_runs() {
     assert_eq!(done(Then::Compute, 10), (400, 0.8, [1, 1, 0]));
     assert_eq!(done(Then::Compute, 30), (1_400, 2.8, [3, 1, 1]));
     assert_eq!(done(Then::Compute, 44), (2_800, 5.6, [6, 3, 3]));

@@ -12,7 +12,7 @@ const DURATION_NS: u64 = 5_000_000_000;
 const PERIOD_NS: u64 = 100_000_000;
 const MS: u64 = 1_000_000;
 
-/// A VM whose threads sleep for 4 ms and then compute for 2 ms in the mean, by chance.
+/// A VM with threads that sleep for 4 ms and then compute for a random time, 2 ms on average.
 fn ticks(n: u32, vcpus: u32, quota_ns: Option<u64>) -> VmConfig {
     let workload = WorkloadConfig::named("ticks")
         .with("period_ns", ParamValue::Int(4_000_000))
@@ -67,9 +67,9 @@ fn a_limit_that_is_hit_now_and_then_is_found() {
     }
 }
 
-/// Beside a VM whose period timer runs, on a host that is overcommitted: who waits there waits for others.
+/// On an overcommitted host, next to a VM with a running period timer, waits are for other tasks.
 #[test]
-fn who_waits_for_others_has_no_limit() {
+fn a_vm_that_waits_for_others_has_no_limit() {
     for seed in 1..25 {
         let cpus = 1 + (seed % 3) as u32;
         let limited = ticks(0, 1, Some(20 * MS));

@@ -63,7 +63,7 @@ fn large_hosts_give_their_own_times_back() {
     assert!(median <= 1_000 && p90 <= 10_000, "{median} {p90} ppm");
 }
 
-/// Guests whose vCPUs wake each other all the time, beside each other and beside others.
+/// Guests with vCPUs that wake each other all the time, next to a VM of the same kind or a periodic one.
 #[test]
 fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {
     let hackbench = || {
@@ -71,12 +71,12 @@ fn vcpus_that_wake_each_other_halt_as_long_as_they_did() {
         few(WorkloadConfig::named("hackbench"), "fds").with("groups", ParamValue::Int(1))
     };
     let ticks = WorkloadConfig::named("ticks").with("work_ns", ParamValue::Int(500_000));
-    for beside in [hackbench(), ticks] {
+    for other in [hackbench(), ticks] {
         for seed in 1..3 {
-            let vms = vec![vm(0, 3, hackbench()), vm(1, 3, beside.clone())];
+            let vms = vec![vm(0, 3, hackbench()), vm(1, 3, other.clone())];
             let (recording, times, errors) = round_trip(&host(2, vms, DURATION_NS, seed));
             let (median, p90) = (errors.percentile(50), errors.percentile(90));
-            let what = format!("beside {}, seed {seed}: {median} {p90} ppm", beside.name);
+            let what = format!("next to {}, seed {seed}: {median} {p90} ppm", other.name);
             println!("{what} {:?}", recording.resolved);
             assert!(recording.resolved.edges > 1_000, "{what}");
             assert!(median <= 25_000 && p90 <= 100_000, "{what}");
@@ -119,8 +119,8 @@ fn vcpus_in_cgroups_of_their_own_are_found_to_be() {
 fn the_hypothesis_is_the_host_that_is_simulated() {
     for workload in ["busy", "ticks", "hackbench"] {
         let (recording, was) = record(&config(workload, 2, 1));
-        let untold = |_: &mut Config| Ok::<(), Fault>(());
-        let fitted = fit(&recording, &was, &Assumed::default(), untold).expect("a replay");
+        let none_given = |_: &mut Config| Ok::<(), Fault>(());
+        let fitted = fit(&recording, &was, &Assumed::default(), none_given).expect("a replay");
         let (hypothesis, host) = (&fitted.hypothesis, &fitted.config);
         assert_eq!(host.scripts.balanced, hypothesis.balanced, "{workload}");
         let with_group = host.scripts.groups.iter().flatten().count();
@@ -211,7 +211,7 @@ fn what_a_scheduler_is_set_to_is_found() {
 }
 
 #[test]
-fn who_never_waits_does_more_with_more_time() {
+fn a_vcpu_that_never_waits_does_more_with_more_time() {
     let (recording, was) = record(&config("busy", 1, 3));
     let (_, mut host, _) = replayed(&recording, &was);
     for task in host.scripts.tasks.iter_mut().skip(1) {

@@ -1,7 +1,7 @@
 //! Random simulated hosts, recorded, replayed, and predicted with a knob changed.
 //!
 //! `cargo test --release -p stealtime-replay scenarios:: -- --ignored --nocapture` tries 200, and twice
-//! 100 whose guests' vCPUs wake each other, and prints what docs/replay-accuracy.md shows.
+//! 100 with guests of vCPUs that wake each other. It prints what docs/replay-accuracy.md shows.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ fn effects(config: &Config, knob: &str) -> Vec<i64> {
     pairs.map(|(before, after)| after - before).collect()
 }
 
-/// By how much the true effect itself moves, in ppm, where guests' chances are others and switches and exits
-/// cost a few ns more: nobody can tell it from a recording any nearer.
+/// By how much the true effect itself moves, in ppm, with other random numbers of the guests and with
+/// switches and exits that cost a few ns more. No prediction from a recording can be more exact.
 fn moves(config: &Config, knob: &str) -> u64 {
     let other = |n: u32| {
         let mut other = config.clone();
@@ -69,30 +69,30 @@ struct Found {
 struct Means {
     /// As [`Prediction::off`].
     off: u64,
-    /// Of how many shares the true change is within the interval, or within [`TOLD_PPM`] of it.
+    /// Of how many shares the true change is within the interval, or within [`EXACT_PPM`] of it.
     covered: usize,
     shares: usize,
 }
 
 const SEEDS: u64 = 5;
-/// Nearer than this, in ppm of the span, nobody asks for an interval.
-const TOLD_PPM: f64 = 5_000.0;
+/// A mean within this of the true change, in ppm of the span, counts as covered by a shorter interval too.
+const EXACT_PPM: f64 = 5_000.0;
 
 impl Means {
-    /// `told`: of each seed the predicted changes of all shares; `seen`: the true ones, all in ppm.
-    fn of(told: &[Vec<i64>], seen: &[i64]) -> Self {
+    /// `predicted`: the changes of all shares by seed; `seen`: the true ones, all in ppm.
+    fn of(predicted: &[Vec<i64>], seen: &[i64]) -> Self {
         let mut means = Self {
             off: 0,
             covered: 0,
             shares: seen.len(),
         };
         for (at, &seen) in seen.iter().enumerate() {
-            let of: Vec<f64> = told.iter().map(|changes| changes[at] as f64).collect();
-            let told = estimate(&of).expect("some seeds");
-            let half = told.half_width.expect("more than one");
-            let off = (seen as f64 - told.mean).abs();
+            let of: Vec<f64> = predicted.iter().map(|changes| changes[at] as f64).collect();
+            let predicted = estimate(&of).expect("some seeds");
+            let half = predicted.half_width.expect("more than one");
+            let off = (seen as f64 - predicted.mean).abs();
             means.off = means.off.max(off as u64);
-            means.covered += usize::from(off <= half.max(TOLD_PPM));
+            means.covered += usize::from(off <= half.max(EXACT_PPM));
         }
         means
     }
@@ -129,20 +129,20 @@ fn try_one(drawn: Drawn, seed: u64, means: bool) -> Found {
             .map(|(before, after)| after - before)
             .collect::<Vec<i64>>()
     };
-    let told = |seed| {
+    let prediction_of = |seed| {
         let [before, after] = [replayed(&ask(&assumed, seed)), with_knob(seed)];
         between(&shares(&before, span), &shares(&after, span))
     };
     let means = means.then(|| {
-        let told: Vec<Vec<i64>> = (1..=SEEDS).map(told).collect();
-        Means::of(&told, &between(&was_shares, &truth))
+        let predicted: Vec<Vec<i64>> = (1..=SEEDS).map(prediction_of).collect();
+        Means::of(&predicted, &between(&was_shares, &truth))
     });
     let mut worst = 0;
     let mut effect = 0;
     for n in 0..was_shares.len() {
         let seen = truth[n] - was_shares[n];
-        let told = after[n] - before[n];
-        worst = worst.max(seen.abs_diff(told));
+        let change = after[n] - before[n];
+        worst = worst.max(seen.abs_diff(change));
         effect = effect.max(seen.unsigned_abs());
     }
     Found {

@@ -86,7 +86,7 @@ fn early() -> Collected {
 }
 
 #[test]
-fn who_is_woken_on_its_way_to_sleep_waits_for_whom_it_did() {
+fn a_vcpu_woken_on_its_way_to_sleep_waits_for_its_recorded_waker() {
     let of_vcpu = |until: &Until| matches!(until, Until::Work { .. } | Until::Edge(_));
     let as_it_was = halts(&recorded());
     assert!(as_it_was.first().is_some_and(of_vcpu), "{as_it_was:?}");
@@ -94,9 +94,9 @@ fn who_is_woken_on_its_way_to_sleep_waits_for_whom_it_did() {
     assert!(halts.first().is_some_and(of_vcpu), "{halts:?}");
 }
 
-/// How long an idle CPU takes is told apart by who wakes a task there: another CPU, or its own timer.
+/// The wakeup latency of an idle CPU is kept separately for wakeups by another CPU and by its own timer.
 #[test]
-fn wakeups_of_idle_cpus_by_others_are_told_from_their_own() {
+fn wakeups_of_idle_cpus_by_others_are_separate_from_their_own() {
     let sink = recorded();
     let (recording, _) = extracted(&sink.events, &sink.names);
     let woken_at = |late: &[Late]| -> Vec<u64> {
@@ -110,7 +110,7 @@ fn wakeups_of_idle_cpus_by_others_are_told_from_their_own() {
 /// Without context flags a timer's callback may have woken a vCPU, whatever task was current. Where ends of
 /// callbacks are recorded, what is outside of them is a task's doing.
 #[test]
-fn who_woke_is_unknown_without_flags_unless_callbacks_have_ends() {
+fn wakers_are_unknown_without_flags_unless_callbacks_have_ends() {
     let mut sink = recorded();
     // From the first end of a callback on it is known that ends are recorded.
     let first = sink.events.iter().position(|event| event.time_ns >= MS);
@@ -134,15 +134,15 @@ fn who_woke_is_unknown_without_flags_unless_callbacks_have_ends() {
         event.context = Context::UNKNOWN;
     }
     let of_vcpu = |until: &Until| matches!(until, Until::Work { .. } | Until::Edge(_));
-    let told = halts(&sink);
-    assert!(told.first().is_some_and(of_vcpu), "{told:?}");
+    let known = halts(&sink);
+    assert!(known.first().is_some_and(of_vcpu), "{known:?}");
     let (recording, _) = extracted(&sink.events, &sink.names);
     assert!(recording.resolved.without_flags > 0);
     sink.events
         .retain(|event| !matches!(event.kind, Kind::HrtimerExpireExit { .. }));
-    let untold = halts(&sink);
-    assert_eq!(untold.len(), told.len());
-    assert!(!untold.iter().any(of_vcpu), "{untold:?}");
+    let unknown = halts(&sink);
+    assert_eq!(unknown.len(), known.len());
+    assert!(!unknown.iter().any(of_vcpu), "{unknown:?}");
     let (flagged, _) = extracted(&recorded().events, &sink.names);
     assert_eq!(flagged.resolved.without_flags, 0);
 }
@@ -177,7 +177,7 @@ fn a_wakeup_that_kept_its_task_awake_ends_no_later_sleep() {
 
 /// Task 5 was on a CPU that another one has, and is woken on one that is idle.
 #[test]
-fn how_long_an_idle_cpu_takes_is_told_by_wakeups_there() {
+fn the_latency_of_an_idle_cpu_shows_in_wakeups_there() {
     let mut log = Log::default();
     log.add(0, 0, 0, switch(0, 6, 0));
     log.add(1, 1, 5, switch(5, 0, 1));

@@ -11,7 +11,8 @@ use crate::common;
 
 const DURATION_NS: u64 = 1_000_000_000;
 
-/// What guests do: compute, wake by chance to compute for 2 ms in the mean, wake at times, wake each other.
+/// Workloads of the guests: compute; wake at random and compute for 2 ms on average; wake periodically; wake
+/// each other.
 const WORKLOADS: [&str; 4] = ["busy", "ticks", "cyclictest", "hackbench"];
 
 /// VM `n` with a workload, so many vCPUs and a weight.
@@ -77,7 +78,7 @@ fn unequal_weights_are_found() {
         println!("{what}");
         assert_eq!(assumed.groups, Some(true), "{what}");
         for (found, vm) in found.iter().zip(&vms) {
-            // Who hardly waits has nearly what it wants with any weight.
+            // A VM that hardly waits gets nearly the CPU time that it needs with any weight.
             let one_in = if vm.0 == "cyclictest" { 2 } else { 5 };
             assert!(found.abs_diff(vm.2) * one_in <= vm.2, "{what}");
             // Where some weights are set, the others are the kernel's 100.
@@ -108,30 +109,30 @@ fn equal_weights_stay_equal() {
 }
 
 #[test]
-fn weights_that_are_told_are_not_fitted() {
+fn weights_that_are_given_are_not_fitted() {
     let (recording, was) = record(&config(1, &[("busy", 1, 100), ("busy", 1, 300)], 1));
     let weight = |config: &Config, vm: usize| {
         let groups = &config.scripts.groups;
         groups[vm].as_ref().map(|group| group.cpu_weight)
     };
-    for told in [100, 200] {
+    for given in [100, 200] {
         let tell = |config: &mut Config| {
             let group = config.scripts.groups[1].get_or_insert_default();
-            group.cpu_weight = told;
+            group.cpu_weight = given;
             Ok::<(), Fault>(())
         };
         let fitted = fit(&recording, &was, &Assumed::default(), tell).expect("it can be replayed");
         let assumed = &fitted.assumed;
-        assert!(assumed.weights.is_empty(), "{told}: {assumed:?}");
+        assert!(assumed.weights.is_empty(), "{given}: {assumed:?}");
         assert!(fitted.weights_stated);
-        assert_eq!(weight(&fitted.config, 1), Some(told));
+        assert_eq!(weight(&fitted.config, 1), Some(given));
     }
-    let told = Assumed {
+    let given = Assumed {
         groups: Some(false),
         ..Assumed::default()
     };
-    let untold = |_: &mut Config| Ok::<(), Fault>(());
-    let fitted = fit(&recording, &was, &told, untold).expect("it can be replayed");
+    let none_given = |_: &mut Config| Ok::<(), Fault>(());
+    let fitted = fit(&recording, &was, &given, none_given).expect("it can be replayed");
     assert!(fitted.assumed.weights.is_empty() && weight(&fitted.config, 1).is_none());
 }
 

@@ -17,8 +17,8 @@ const BUSY: [Step; 1] = [Step::Run {
     spent: Spent::Guest,
 }];
 
-/// On one CPU: a VM's vCPU 0 yields to vCPU 1 as soon as it has sent it work, as one that shoots down TLBs
-/// does; vCPU 1 and another VM compute.
+/// On one CPU, vCPU 0 of a VM yields to vCPU 1 as soon as it has sent work to it, as a TLB shootdown does.
+/// vCPU 1 and another VM compute.
 fn yields() -> Config {
     let once = [
         Step::Run {
@@ -101,7 +101,7 @@ fn what_a_guest_yields_is_yielded_in_replays() {
 }
 
 #[test]
-fn the_host_of_who_yields_is_found() {
+fn the_host_of_a_vcpu_that_yields_is_found() {
     let (recording, sink) = recording_of(&yields());
     let (_, answers) = extracted(&sink.events, &sink.names);
     let was = recorded(&recording, &answers);
@@ -126,7 +126,7 @@ fn the_host_of_who_yields_is_found() {
 }
 
 #[test]
-fn who_is_through_with_what_was_recorded_goes_on_to_yield() {
+fn a_vcpu_at_the_end_of_its_recording_goes_on_to_yield() {
     let (recording, _) = recording_of(&yields());
     let knobs = hosts::knobs(&recording);
     let mut longer = hosts::as_recorded(&recording, knobs, &hosts::Assumed::default(), 0);
@@ -142,7 +142,7 @@ fn who_is_through_with_what_was_recorded_goes_on_to_yield() {
 const PAUSE: u32 = 40;
 
 #[test]
-fn an_exit_by_pause_is_a_search_for_whom_to_yield_to() {
+fn an_exit_by_pause_is_a_search_for_a_yield_target() {
     let mut config = yields();
     let mut steps = config.scripts.tasks[0].steps.to_vec();
     for step in &mut steps {

@@ -118,8 +118,8 @@ pub fn record(config: &Config) -> (Recording, Times) {
 
 /// A recording replayed as recorded: what was assumed, on which host, and the times.
 pub fn replayed(recording: &Recording, was: &Times) -> (Assumed, Config, Times) {
-    let untold = |_: &mut Config| Ok::<(), Fault>(());
-    let fitted = fit(recording, was, &Assumed::default(), untold).expect("it can be replayed");
+    let none_given = |_: &mut Config| Ok::<(), Fault>(());
+    let fitted = fit(recording, was, &Assumed::default(), none_given).expect("it can be replayed");
     (fitted.assumed, fitted.config, fitted.times)
 }
 
