@@ -45,7 +45,7 @@ pub mod terminal;
 mod units;
 mod whatif_text;
 
-pub use units::{count, wrap};
+pub use units::{count, counted, wrap};
 
 pub use key::Key;
 pub use terminal::time::vcpu_number;

@@ -133,7 +133,8 @@ pub(crate) fn count_or_dash(value: u64) -> String {
 }
 
 /// `1 event`, `2 events`.
-pub(crate) fn counted(value: u64, singular: &str) -> String {
+#[must_use]
+pub fn counted(value: u64, singular: &str) -> String {
     let plural = if value == 1 { "" } else { "s" };
     format!("{} {singular}{plural}", count(value))
 }

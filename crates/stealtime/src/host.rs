@@ -166,7 +166,9 @@ pub(crate) fn read(path: &Path) -> Result<Snapshot, CliError> {
     } else if is_json(path).map_err(|error| failed(&error))? {
         std::fs::read_to_string(path).map_err(|error| failed(&error))?
     } else {
-        let source = stealtime_trace::open(path).map_err(|error| failed(&error))?;
+        let source = stealtime_trace::open(path);
+        // The error names the file.
+        let source = source.map_err(|error| CliError::Snapshot(error.to_string()))?;
         let text = source.info().snapshot.clone();
         text.ok_or_else(|| failed(&"the recording has no snapshot: `stealtime record` adds one"))?
     };

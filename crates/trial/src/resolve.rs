@@ -50,11 +50,11 @@ enum CannotTurn {
     NotOnHost(String),
     #[error("it needs control groups of version 2, and this host has {0}")]
     GroupVersion(String),
-    #[error("{0} has no control group of its own")]
+    #[error("{0:?} has no control group of its own")]
     NoGroup(String),
-    #[error("thread {tid} of {vm} has another policy than SCHED_OTHER: nice does nothing there")]
+    #[error("thread {tid} of {vm:?} has another policy than SCHED_OTHER: nice does nothing there")]
     RealTime { tid: i32, vm: String },
-    #[error("{0} has no vCPU threads")]
+    #[error("{0:?} has no vCPU threads")]
     NoVcpus(String),
     #[error("{0:?} is no list of CPUs: give 3, 0-3 or 0-3,8")]
     NoCpus(String),
@@ -450,7 +450,7 @@ mod tests {
             (
                 "vm.db.cpu_weight",
                 "300",
-                "db has no control group of its own",
+                "\"db\" has no control group of its own",
             ),
             ("vm.web.pinning", "2-4", "CPU 4 is not online"),
             ("vm.web.vcpus", "4", "it acts after a restart of the VM"),
@@ -463,7 +463,7 @@ mod tests {
         host.vms[0].threads[1].policy = Some(Policy::Fifo);
         let refusal = of(&host, "vm.web.nice", "5").1;
         assert!(
-            refusal.starts_with("thread 101 of web has another policy"),
+            refusal.starts_with("thread 101 of \"web\" has another policy"),
             "{refusal}"
         );
         host.vms.push(vm("api", "/vms/web/api", 300));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use clap::Args;
 use stealtime_live::Keep;
-use stealtime_report::count;
+use stealtime_report::counted;
 use stealtime_whatif::Condition;
 
 use crate::args::Form;
@@ -295,10 +295,4 @@ fn note_unknown(triggers: &mut Triggers, fate: &str) {
             unknown.join(", ")
         ));
     }
-}
-
-/// `1 trigger`, `2 triggers`.
-fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", count(number))
 }

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use stealtime_collector::{Sample, Stall, Times, Vcpu, Vm, Wakeups};
-use stealtime_report::{count, escape};
+use stealtime_report::{count, counted, escape};
 
 use crate::watched::Cost;
 
@@ -270,8 +270,9 @@ pub(crate) fn summary(sample: &Sample, cost: &Cost) -> String {
     });
     let vcpus: usize = sample.vms.iter().map(|vm| vm.vcpus.len()).sum();
     format!(
-        "{} VMs, {vcpus} vCPUs; {} events/s, {lost}{cost}",
-        sample.vms.len(),
+        "{}, {}; {} events/s, {lost}{cost}",
+        counted(sample.vms.len() as u64, "VM"),
+        counted(vcpus as u64, "vCPU"),
         rate(sample.events, length)
     )
 }
