@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stealtime_lab::knobs::{KnobError, Part, Setting, split_setting, vm_knob};
+use stealtime_lab::knobs::{KnobError, Part, Setting, order, replaces, split_setting, vm_knob};
 use stealtime_simulator::config::{CfsKnobs, Config, VmConfig};
 
 use crate::added::AddedVm;
@@ -163,6 +163,21 @@ fn check_together(settings: &[Setting], mut trial: Config) -> Result<(), Questio
     Ok(())
 }
 
+/// Sorts settings as in a scenario, where a knob of one VM holds whatever is set of all VMs. Without such a
+/// pair they stay in the order of the options, in which variants are named.
+fn in_order(settings: &mut [Setting]) {
+    let names = settings.iter().map(Setting::name).enumerate();
+    let is_lost = |(index, name)| {
+        let later = settings.iter().skip(index + 1);
+        later
+            .map(Setting::name)
+            .any(|later| later != name && replaces(later, name))
+    };
+    if names.into_iter().any(is_lost) {
+        settings.sort_by_cached_key(|setting| order(setting.name()));
+    }
+}
+
 impl Question {
     /// Parses what `--set`, `--vary` and `--pin` say.
     ///
@@ -226,6 +241,10 @@ impl Question {
                 .iter_mut()
                 .for_each(|variant| variant.push(single.clone()));
         }
+        variants
+            .iter_mut()
+            .chain([&mut set])
+            .for_each(|settings| in_order(settings));
         for settings in &variants {
             check_together(settings, trial.clone())?;
         }

@@ -346,3 +346,21 @@ fn a_text_without_flags_says_what_that_means() {
     assert!(lack(&flat(without)));
     assert!(!lack(&flat(answer(&[HACKBENCH]))));
 }
+
+/// The order of options does not matter, as that of a scenario's lines does not.
+#[test]
+fn a_knob_of_one_vm_holds_whatever_is_set_of_all() {
+    let (one, all) = ("vm.vm0.cpu_weight=50", "vm.*.cpu_weight=70");
+    let both = answer(&[CFS, "--set", one, "--set", all, "--json"]);
+    assert_eq!(answer(&[CFS, "--set", all, "--set", one, "--json"]), both);
+    let document: Value = serde_json::from_str(&both).expect("JSON");
+    let variant = &document["variants"][0];
+    assert_eq!(
+        variant["name"], "vm.*.cpu_weight=70 vm.vm0.cpu_weight=50",
+        "{variant}"
+    );
+    // A weight of its own for vm0: equal ones change nothing.
+    let equal = answer(&[CFS, "--set", all, "--json"]);
+    let equal: Value = serde_json::from_str(&equal).expect("JSON");
+    assert_ne!(variant["vms"], equal["variants"][0]["vms"]);
+}
