@@ -358,6 +358,14 @@ fn without_kvm_events_the_snapshot_or_the_user_says_which_threads_are_vcpus() {
     let web = of_tid(&by_host, 10);
     assert_eq!((web.guest_ns, web.on_cpu_ns), (None, 100));
     assert_eq!(waited(&by_host, web, "vcpu_other_vm"), 50);
+    // The name of the thread and the snapshot disagree on its number.
+    let mut others = host(&["web"]);
+    others.threads.get_mut(&10).expect("web's").vcpu = Some(7);
+    let disagreed = trace.answers_with(Options {
+        host: others,
+        ..Options::default()
+    });
+    assert!(disagreed.vms.is_empty());
     let by_user = trace.answers_with(Options {
         groups: [(10, "mine".to_owned())].into(),
         ..Options::default()
