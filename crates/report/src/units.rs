@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use stealtime_analysis::rounded_per_mille;
+
 use crate::escape;
 
 /// How times are written: in nanoseconds and up, or in ticks of a clock without a known rate.
@@ -94,7 +96,7 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "-".to_owned();
     }
-    let tenths = (u128::from(part) * 1_000 + u128::from(whole) / 2) / u128::from(whole);
+    let tenths = rounded_per_mille(part, whole);
     if tenths == 0 {
         return "<0.1%".to_owned();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_analysis::Answers;
+use stealtime_analysis::{Answers, rounded_per_mille};
 
 /// A share in per mille, 0 of nothing.
 fn per_mille(part: u64, whole: u64) -> u64 {
@@ -103,11 +103,7 @@ impl Facts {
 
 /// `12.3% of vCPUs' time (456 ms)`
 pub(crate) fn share(ns: u64, lived: u64) -> String {
-    let doubled = u128::from(ns) * 2_000 + u128::from(lived);
-    let tenths = match lived {
-        0 => 0,
-        _ => doubled / (u128::from(lived) * 2),
-    };
+    let tenths = rounded_per_mille(ns, lived);
     let (whole, tenth) = (tenths / 10, tenths % 10);
     let ms = ns.saturating_add(500_000) / 1_000_000;
     format!("{whole}.{tenth}% of vCPUs' time ({ms} ms)")

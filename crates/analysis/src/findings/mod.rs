@@ -67,13 +67,16 @@ pub(crate) fn per_mille(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * 1000 / u128::from(whole)).unwrap_or(u64::MAX)
 }
 
+/// Per mille of a whole, rounded as texts and tables show shares; 0 of nothing.
+#[must_use]
+pub fn rounded_per_mille(part: u64, whole: u64) -> u128 {
+    let (part, whole) = (u128::from(part), u128::from(whole));
+    (part * 1_000 + whole / 2).checked_div(whole).unwrap_or(0)
+}
+
 /// A share as text, rounded as in tables: `12.3 %`.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    let doubled = u128::from(part) * 2_000 + u128::from(whole);
-    let tenths = match whole {
-        0 => 0,
-        _ => doubled / (u128::from(whole) * 2),
-    };
+    let tenths = rounded_per_mille(part, whole);
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
