@@ -26,9 +26,11 @@ const RELEVANT_MS: f64 = 1.0;
 const RELEVANT_SHARE: f64 = 0.05;
 /// Fewer events in a second of vCPU time are rare.
 const RARE: f64 = 10.0;
-/// Tracepoints of which a recording needs one: for steal, and for guest time and exits. A host of which no VM
-/// halts has no event of polling either, so nothing shows whether that is recorded.
-const NEEDS: [&[&str]; 2] = [&["sched_switch"], &["kvm_exit", "kvm_entry"]];
+/// Steal needs one of these tracepoints. A side that lacks them names the first.
+const OF_STEAL: &[&str] = &["sched_switch"];
+/// Guest time and exits need one of these. A host of which no VM halts has no event of polling either, so
+/// nothing shows whether that is recorded.
+const OF_EXITS: &[&str] = &["kvm_exit", "kvm_entry"];
 
 /// One recording: as a whole, and its slices.
 #[derive(Debug, Clone, Default)]
@@ -170,13 +172,14 @@ impl Quantity {
         }
     }
 
-    /// The tracepoints of which one must be in a recording to show it.
-    const fn needs(&self) -> &'static [&'static str] {
-        match self {
-            Self::Steal | Self::Ready(_) => NEEDS[0],
-            Self::Guest | Self::Exits | Self::ExitRate(_) => NEEDS[1],
-            Self::Polling | Self::Asleep => &[],
-        }
+    /// Whether a side shows it. Without its events it is 0, which is no value of the host.
+    fn is_of(&self, side: &Side) -> bool {
+        let needed = match self {
+            Self::Steal | Self::Ready(_) => OF_STEAL[0],
+            Self::Guest | Self::Exits | Self::ExitRate(_) => OF_EXITS[0],
+            Self::Polling | Self::Asleep => return true,
+        };
+        !side.lacks.contains(&needed)
     }
 
     const fn is_rate(&self) -> bool {
@@ -252,7 +255,8 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
     let guesses = whole(parts).flat_map(|answers| answers.vms.iter().filter(|vm| vm.guessed));
     let guesses: BTreeSet<&str> = guesses.map(|vm| vm.vm.as_str()).collect();
     let only_here = vms(parts).into_iter().filter(|vm| !rival_vms.contains(vm));
-    let lacks = NEEDS.iter().filter(|needs| !has(parts, needs));
+    let needed = [OF_STEAL, OF_EXITS].into_iter();
+    let lacks = needed.filter(|tracepoints| !has(parts, tracepoints));
     Side {
         recordings: whole(parts)
             .map(|answers| answers.source.path.clone())
@@ -262,7 +266,7 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
         batches: batches(parts).len(),
         only_here: only_here.map(str::to_owned).collect(),
         guessed: guesses.into_iter().map(str::to_owned).collect(),
-        lacks: lacks.map(|needs| needs[0]).collect(),
+        lacks: lacks.map(|tracepoints| tracepoints[0]).collect(),
     }
 }
 
@@ -334,16 +338,13 @@ fn quantities(parts: &[&[Part]], vm: &str) -> Vec<Quantity> {
 /// Compares two sets of recordings.
 #[must_use]
 pub fn compare(first: &[Part], second: &[Part], settings: Option<Vec<Setting>>) -> Comparison {
+    let sides = [side(first, second), side(second, first)];
     let old_vms = vms(first);
     let new_vms = vms(second);
     let mut changes = Vec::new();
     for vm in old_vms.intersection(&new_vms) {
         let mut quantities = quantities(&[first, second], vm);
-        // Without its events a quantity is 0, which is no value of the host.
-        quantities.retain(|quantity| {
-            let needs = quantity.needs();
-            needs.is_empty() || has(first, needs) && has(second, needs)
-        });
+        quantities.retain(|quantity| sides.iter().all(|side| quantity.is_of(side)));
         changes.extend(
             quantities
                 .iter()
@@ -351,9 +352,10 @@ pub fn compare(first: &[Part], second: &[Part], settings: Option<Vec<Setting>>) 
         );
     }
     let findings = found(&changes).into_iter().map(|(_, sentence)| sentence);
+    let [old_side, new_side] = sides;
     Comparison {
-        before: side(first, second),
-        after: side(second, first),
+        before: old_side,
+        after: new_side,
         findings: findings.collect(),
         settings,
         changes,
