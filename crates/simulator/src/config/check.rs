@@ -7,7 +7,7 @@ use stealtime_hypervisor::fair::{Cfs, Feature, Features, PickMode};
 
 use super::{Config, Hypervisor, Pinning, SchedPolicy};
 use crate::script::ScriptGroup;
-use crate::workload::check_of_host;
+use crate::workload::host_body;
 
 /// What is wrong with a configuration, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Config {
             self.check_cpus(&format!("task.{n}.cpus"), &task.cpus)?;
             range(&format!("task.{n}.count"), task.count.into(), 1, 65_536)?;
             check_nice(&format!("task.{n}.nice"), task.nice)?;
-            check_of_host(format!("task.{n}.workload"), &task.workload.name)?;
+            host_body(format!("task.{n}.workload"), &task.workload.name)?;
         }
         self.check_svm()?;
         for n in 0..self.vms.len() {
@@ -238,7 +238,7 @@ impl Config {
         let Some(vm) = self.vms.get(n) else {
             return Ok(());
         };
-        if vm.physical_counter_offset != 0 && self.host.profile.costs.counter_trap_ns == 0 {
+        if vm.physical_counter_offset != 0 && !self.host.profile.is_arm64() {
             return wrong(
                 format!("vm.{n}.physical_counter_offset"),
                 "the machine is no arm64 one: its costs.counter_trap_ns is 0",
@@ -303,8 +303,7 @@ impl Config {
                 )?;
             }
             let source_khz = migration.source.tsc_khz;
-            let is_arm64 = self.host.profile.costs.counter_trap_ns != 0;
-            if is_arm64 && migration.destination.tsc_khz != source_khz {
+            if self.host.profile.is_arm64() && migration.destination.tsc_khz != source_khz {
                 let problem = format!(
                     "{source_khz} on the source, and nothing scales an arm64 counter: give the same"
                 );

@@ -152,3 +152,10 @@ pub struct Profile {
     /// Idle states, shallowest first; at least one.
     pub cstates: Vec<CState>,
 }
+
+impl Profile {
+    /// Whether it is an arm64 machine: no other one traps reads of the counter.
+    pub(crate) const fn is_arm64(&self) -> bool {
+        self.costs.counter_trap_ns != 0
+    }
+}

@@ -61,8 +61,7 @@ fn clock(host: &Host<'_>, config: &VmConfig) -> Result<Option<Box<GuestClock>>, 
     let Some(migration) = &config.migration else {
         return Ok(None);
     };
-    // Only arm64's reads of the counter trap.
-    let is_arm64 = host.cfg().host.profile.costs.counter_trap_ns != 0;
+    let is_arm64 = host.cfg().host.profile.is_arm64();
     let offset = is_arm64.then_some(config.physical_counter_offset);
     let named = |error: ConfigError| ConfigError {
         key: format!("vm.{}.{}", config.name, error.key),

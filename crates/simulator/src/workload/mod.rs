@@ -15,7 +15,7 @@ mod timer;
 mod tools;
 
 pub use params::{ParamDoc, Params};
-pub(crate) use simple::check_of_host;
+pub(crate) use simple::host_body;
 
 use crate::config::WorkloadConfig;
 use crate::engine::Random;
@@ -85,6 +85,6 @@ pub(crate) fn host_program(
     number: u32,
 ) -> Sim<Box<dyn Program>> {
     let (workload, params) = params::resolve(config)?;
-    let body = simple::host_body(workload.name, &params);
-    Ok(Box::new(AsyncProgram::new(random, number, body)))
+    let body = host_body("task.workload".to_owned(), workload.name)?;
+    Ok(Box::new(AsyncProgram::new(random, number, body(&params))))
 }

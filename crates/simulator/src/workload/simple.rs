@@ -308,33 +308,27 @@ async fn ticks(mut thread: Thread, period: u64, work: u64) {
     }
 }
 
-type Body = Box<dyn FnOnce(Thread) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub(crate) type Body = Box<dyn FnOnce(Thread) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// Whether a task of the host can run the workload `name`; `key` is where it says so.
+/// Makes what a task of the host runs under the name of a simple workload. `key` is the place of the name.
 ///
 /// # Errors
 ///
 /// [`ConfigError`] for a workload that needs a guest.
-pub(crate) fn check_of_host(key: String, name: &str) -> Result<(), ConfigError> {
-    if ["busy", "ticks", "idle"].contains(&name) {
-        return Ok(());
-    }
-    let problem = format!("a host task cannot be {name:?}: it may be busy, ticks or idle");
-    Err(ConfigError { key, problem })
-}
-
-/// What a task of the host runs, by the name of a workload that [`check_of_host`] lets pass.
-pub(super) fn host_body(name: &str, params: &Params) -> Body {
-    match name {
-        "busy" => {
+pub(crate) fn host_body(key: String, name: &str) -> Result<fn(&Params) -> Body, ConfigError> {
+    Ok(match name {
+        "busy" => |params| {
             let chunk = params.get("chunk_ns");
             Box::new(move |thread| Box::pin(busy(thread, chunk)))
-        }
-        "ticks" => {
+        },
+        "ticks" => |params| {
             let (period, work) = (params.get("period_ns"), params.get("work_ns"));
             Box::new(move |thread| Box::pin(ticks(thread, period, work)))
+        },
+        "idle" => |_| Box::new(|_| Box::pin(async {})),
+        _ => {
+            let problem = format!("a host task cannot be {name:?}: it may be busy, ticks or idle");
+            return Err(ConfigError { key, problem });
         }
-        // `idle`.
-        _ => Box::new(|_| Box::pin(async {})),
-    }
+    })
 }
