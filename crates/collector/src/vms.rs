@@ -97,8 +97,8 @@ impl KnownVms {
     /// has it as a thread of a VM. A kernel without entries and exits traces no guest that only computes.
     pub(crate) fn is_shown(&self, tracker: &Tracker<Meter>, vcpu: VcpuIndex) -> bool {
         let state = tracker.vcpu(vcpu);
-        let tid = || tracker.thread_of(vcpu).tid.0;
-        state.is_seen() || state.is_present() && self.processes.contains_key(&tid())
+        let tid = tracker.thread_of(vcpu).tid.0;
+        state.is_seen() || state.is_present() && self.processes.contains_key(&tid)
     }
 
     /// The vCPU that a task runs.

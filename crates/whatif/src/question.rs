@@ -166,14 +166,12 @@ fn check_together(settings: &[Setting], mut trial: Config) -> Result<(), Questio
 /// Sorts settings as in a scenario, where a knob of one VM holds whatever is set of all VMs. Without such a
 /// pair they stay in the order of the options, in which variants are named.
 fn in_order(settings: &mut [Setting]) {
-    let names = settings.iter().map(Setting::name).enumerate();
-    let is_lost = |(index, name)| {
-        let later = settings.iter().skip(index + 1);
-        later
-            .map(Setting::name)
-            .any(|later| later != name && replaces(later, name))
+    let is_lost = |(index, setting): (usize, &Setting)| {
+        let name = setting.name();
+        let mut later = settings.iter().skip(index + 1).map(Setting::name);
+        later.any(|later| later != name && replaces(later, name))
     };
-    if names.into_iter().any(is_lost) {
+    if settings.iter().enumerate().any(is_lost) {
         settings.sort_by_cached_key(|setting| order(setting.name()));
     }
 }

@@ -659,7 +659,8 @@ fn changes(base: &Baseline, judged: Judged<'_>) -> Vec<Delta> {
 }
 
 /// Of a variant that has no knob and no pin that the replay as recorded has not.
-pub(crate) const SAME_HOST: &str = "nothing changes: the host is taken to have had that already (see Assumed; --host FILE corrects it)";
+pub(crate) const SAME_HOST: &str = "nothing changes: the host is taken to have had that already \
+                                    (see Assumed; --host FILE corrects it)";
 
 /// Of a variant with which all that is measured of each replay is what it is without.
 const SAME_REPLAYS: &str = "nothing changes: every replay is the same with it";
