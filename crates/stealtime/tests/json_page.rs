@@ -226,7 +226,7 @@ fn recording(name: &str) -> String {
 
 const SCENARIO: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
-    [variants.plain]\n[variants.batch]\nxen.batch_wakeups = \"threshold\"\n\
+    [variants.plain]\n[variants.paced]\nsched.lag_credit.rate_limit = \"adaptive\"\n\
     [run]\nduration = \"2ms\"\nwarmup = \"1ms\"\nseeds = 2\n";
 
 /// What a command prints in a folder with the scenarios.

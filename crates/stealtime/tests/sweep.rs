@@ -12,7 +12,7 @@ use crate::common::FAULTY_VM;
 
 const SMALL: &str = "about = \"a small one\"\n[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
     [[vm]]\nname = \"web\"\nvcpus = 2\nworkload = { name = \"ticks\", period_ns = \"100us\" }\n\
-    [variants.plain]\n[variants.batch]\nxen.batch_wakeups = \"threshold\"\n\
+    [variants.plain]\n[variants.paced]\nsched.lag_credit.rate_limit = \"adaptive\"\n\
     [run]\nduration = \"2ms\"\nwarmup = \"1ms\"\nseeds = 2\n";
 
 const GRID: [&str; 4] = [
@@ -111,13 +111,13 @@ fn bad_grids_are_refused_and_leave_nothing() {
         (&["--vary", "kvm.halt_poll_ns"], "expected KNOB=VALUE"),
         (&["--vary", "kvm.halt_poll_ns=1us..8us"], "how far apart?"),
         (
-            &["--vary", "xen.batch_min_targets=4,8"],
-            "2 of 4 points cannot be run; nothing was run\n  variant plain, xen.batch_min_targets=4: \
-             only with xen.batch_wakeups=threshold\n  variant plain, xen.batch_min_targets=8: only",
+            &["--vary", "sched.lag_credit.gap_ns=4ms,8ms"],
+            "2 of 4 points cannot be run; nothing was run\n  variant plain, sched.lag_credit.gap_ns=4ms: \
+             only with sched.lag_credit.rate_limit=adaptive\n  variant plain, sched.lag_credit.gap_ns=8ms: only",
         ),
         (
-            &["--vary", "xen.batch_wakeups=off,form"],
-            "variant batch sets it itself",
+            &["--vary", "sched.lag_credit.rate_limit=fixed,off"],
+            "variant paced sets it itself",
         ),
         (
             &["--vary", "host.profile=skylake"],
@@ -148,7 +148,7 @@ fn bad_grids_are_refused_and_leave_nothing() {
         (&["--out", "small.toml"], "is no folder: choose another"),
         (
             &["--variant", "on"],
-            "no such variant; there are plain, batch",
+            "no such variant; there are plain, paced",
         ),
         (&["--jobs", "0"], "--jobs"),
         (&["--results", "xlsx"], "parquet, csv"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use stealtime_simulator::config::{Config, ParamValue, VmConfig};
+use stealtime_simulator::config::{Config, Hypervisor, ParamValue, VmConfig};
 
 use super::name::{Target, check_parameter, parameter_value, target_on_host};
 use super::task;
@@ -220,6 +220,11 @@ impl Setting {
         value: &Value,
     ) -> Result<(), KnobError> {
         match knob.access {
+            Access::Knobs(..)
+                if knob.name.starts_with("xen.") && config.host.hypervisor != Hypervisor::Xen =>
+            {
+                Err(self.wrong(ValueError::Requires("host.hypervisor = \"xen\"")))
+            }
             Access::Knobs(_, set) => {
                 // A setter may fail half way: the copy keeps the configuration whole.
                 let mut knobs = config.knobs.clone();

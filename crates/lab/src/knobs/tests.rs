@@ -114,6 +114,9 @@ fn with_what_it_needs(name: &str) -> Config {
         "xen.batch_min_targets" => Some(("xen.batch_wakeups", "threshold")),
         _ => None,
     };
+    if name.starts_with("xen.") {
+        config.host.hypervisor = Hypervisor::Xen;
+    }
     if let Some((name, value)) = needs {
         set(&mut config, name, value).expect("a value");
     }
@@ -170,9 +173,9 @@ fn values_that_do_not_fit_are_refused_and_change_nothing() {
             "only with sched.lag_credit.rate_limit=adaptive",
         ),
         (
-            "xen.batch_min_targets",
-            "4",
-            "only with xen.batch_wakeups=threshold",
+            "xen.batch_wakeups",
+            "off",
+            "only with host.hypervisor = \"xen\"",
         ),
         ("host.nohz_full", "3-1", "ends before it begins"),
         ("vm.web.pinning", "1:1", "no CPUs"),

@@ -458,6 +458,7 @@ fn a_guest_can_be_moved() {
         ("\"2-3\"", "\"\"", "name those of the destination"),
         ("-50", "-5000000", "within -1000000 to 1000000"),
         ("at = \"100ms\"", "", "when is it moved?"),
+        ("\"100ms\"", "\"1100ms\"", "earlier time"),
         ("to_cpus = \"2-3\"", "", "where to?"),
         ("tsc_khz", "tsc_hz", "did you mean `tsc_khz`"),
     ] {

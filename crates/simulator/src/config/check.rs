@@ -68,7 +68,7 @@ impl Config {
         range("sched.hz", self.knobs.sched.hz.into(), 100, 1000)?;
         self.check_cfs()?;
         self.check_policy()?;
-        self.check_xen()?;
+        self.check_apic_ids()?;
         if self.host.profile.cstates.is_empty() {
             return wrong(
                 "profile.cstates",
@@ -163,12 +163,12 @@ impl Config {
         )
     }
 
-    /// Xen sends its IPIs to physical ids: an xAPIC has 8 bits for them, and 255 is the broadcast.
-    fn check_xen(&self) -> Result<(), ConfigError> {
+    /// An xAPIC has 8 bits for an id, and 255 is the broadcast.
+    fn check_apic_ids(&self) -> Result<(), ConfigError> {
         let is_xapic = !self.host.profile.features.x2apic;
         let cpus = self.host.topology.cpus();
-        if self.host.hypervisor == Hypervisor::Xen && is_xapic && cpus > 255 {
-            let problem = format!("{cpus} CPUs: Xen has 255 at most in xAPIC mode: set x2apic");
+        if is_xapic && cpus > 255 {
+            let problem = format!("{cpus} CPUs: a host has 255 at most in xAPIC mode: set x2apic");
             return wrong("host.cpus", problem);
         }
         Ok(())
@@ -291,6 +291,14 @@ impl Config {
                 );
             }
             self.check_cpus(&format!("{key}.to_cpus"), &migration.to_cpus)?;
+            let end_ns = self.run.warmup_ns.saturating_add(self.run.duration_ns);
+            if migration.at_ns >= end_ns {
+                let problem = format!(
+                    "{}ns, and the run ends at {end_ns}ns: give an earlier time",
+                    migration.at_ns
+                );
+                return wrong(format!("{key}.at"), problem);
+            }
             for (side, clock) in [
                 ("source", migration.source),
                 ("destination", migration.destination),

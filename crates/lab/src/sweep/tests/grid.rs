@@ -119,10 +119,10 @@ fn every_point_is_looked_at() {
     for (texts, says) in [
         (
             &[
-                "xen.batch_wakeups=form,threshold",
-                "xen.batch_min_targets=4,8",
+                "sched.lag_credit.rate_limit=fixed,adaptive",
+                "sched.lag_credit.gap_ns=4ms,8ms",
             ][..],
-            "4 of 8 points cannot be run; nothing was run\n  variant a, xen.batch_min_targets=4: only with",
+            "4 of 8 points cannot be run; nothing was run\n  variant a, sched.lag_credit.gap_ns=4ms: only with",
         ),
         (
             &["kvm.halt_poll_ns=0,x"],
@@ -155,7 +155,10 @@ fn every_point_is_looked_at() {
         }
     }
     // What depends on another knob is set after it, whatever the order of the options.
-    let order = ["xen.batch_min_targets=4,8", "xen.batch_wakeups=threshold"];
+    let order = [
+        "sched.lag_credit.gap_ns=4ms,8ms",
+        "sched.lag_credit.rate_limit=adaptive",
+    ];
     plan(&order)
         .expect("a plan")
         .check(threads(2))
