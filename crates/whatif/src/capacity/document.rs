@@ -275,6 +275,13 @@ impl Capacity {
         let vms = replays.vms();
         question.check(vms)?;
         let (limits, knee) = limits_or_knee(&question.limits);
+        // The knee bounds nothing of an answer on VMs to take away.
+        if question.moves.is_none() || knee.is_none() {
+            for limit in &limits {
+                let vms: Vec<&HostVm> = vms.iter().filter(|vm| limit.is_for(&vm.name)).collect();
+                limit.check_bounds(&vms)?;
+            }
+        }
         let mut unchanged = replays.recorded(seeds)?;
         let measure = Measure::new(replays, &limits, alone(replays, seeds)?, &unchanged);
         if replays.is_changed() {

@@ -1,6 +1,6 @@
 //! Why the question for a capacity has no answer.
 
-use crate::capacity::limit::LimitError;
+use crate::capacity::limit::{Limit, LimitError};
 use crate::error::Error;
 
 /// Why the question for a capacity has no answer.
@@ -46,6 +46,20 @@ pub enum FitError {
         moves: usize,
         /// VMs of the recording.
         vms: usize,
+    },
+    /// Nothing bounds the answer: elastic VMs are judged only by name.
+    #[error(
+        "every VM of the recording is elastic: it takes what CPU time it gets, and a limit is for such a VM \
+         only by its name: give --limit '{0}'"
+    )]
+    AllElastic(Limit),
+    /// No VM has what a limit is of, so that it would hold for any count.
+    #[error("--limit {limit}: {lack} in the recording, so that the limit bounds nothing")]
+    NoFigure {
+        /// The limit.
+        limit: Limit,
+        /// `VM "a" never wakes up`.
+        lack: String,
     },
     /// Ctrl-C.
     #[error("stopped before the answer was known")]

@@ -283,8 +283,7 @@ impl Measure<'_> {
                 checks.push(Check::new(limit, None, overhead_percent));
             }
             for vm in vms.iter().filter(|vm| limit.is_for(&vm.vm)) {
-                // An elastic VM is always ready: it is judged only if it is named.
-                let is_judged = limit.vm.is_some() || !vm.is_elastic;
+                let is_judged = limit.judges(vm.is_elastic);
                 if let Some(value) = vm.figure(limit.figure).filter(|_| is_judged) {
                     checks.push(Check::new(limit, Some(&vm.vm), value));
                 }

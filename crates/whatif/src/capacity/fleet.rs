@@ -6,10 +6,10 @@ use stealtime_lab::spelling::suggestion;
 
 use crate::added::{AddError, AddedVm};
 use crate::baseline::Baseline;
-use crate::capacity::Replays;
 use crate::capacity::error::FitError;
 use crate::capacity::figures::Point;
 use crate::capacity::limit::{Figure, Limit};
+use crate::capacity::{HostVm, Replays};
 use crate::error::Error;
 
 /// A VM of a fleet.
@@ -221,6 +221,23 @@ impl<R: Replays + ?Sized> Fleet<'_, R> {
     pub(crate) fn fleet_name(&self, host: usize, name: &str) -> String {
         let vm = self.vms.iter().find(|vm| vm.name_on(host) == name);
         vm.map_or_else(|| name.to_owned(), |vm| vm.name.clone())
+    }
+
+    /// A VM on the host on which it was recorded.
+    fn at_home(&self, vm: &FleetVm) -> Option<&HostVm> {
+        let vms = self.hosts.get(vm.home)?.vms();
+        vms.iter().find(|known| known.name == vm.home_name)
+    }
+
+    /// Checks that each of these limits bounds something on some host.
+    pub(crate) fn check_bounds(&self, limits: &[Limit]) -> Result<(), FitError> {
+        for limit in limits {
+            let is_meant = |vm: &&FleetVm| limit.vm.as_ref().is_none_or(|name| vm.is_named(name));
+            let vms = self.vms.iter().filter(is_meant);
+            let vms: Vec<&HostVm> = vms.filter_map(|vm| self.at_home(vm)).collect();
+            limit.check_bounds(&vms)?;
+        }
+        Ok(())
     }
 
     /// Checks the names of VMs in limits.

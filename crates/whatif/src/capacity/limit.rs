@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::capacity::HostVm;
+use crate::capacity::error::FitError;
+
 /// What a limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
@@ -433,6 +436,44 @@ impl Limit {
     #[must_use]
     pub fn is_for(&self, vm: &str) -> bool {
         self.figure != Figure::Overhead && self.vm.as_deref().is_none_or(|named| named == vm)
+    }
+
+    /// Whether it is held against a VM that it is for. An elastic one is always ready: it is judged only
+    /// if it is named.
+    pub(crate) const fn judges(&self, is_elastic: bool) -> bool {
+        self.vm.is_some() || !is_elastic
+    }
+
+    /// Checks that it bounds the count of some VM; `vms` are those that it is for.
+    pub(crate) fn check_bounds(&self, vms: &[&HostVm]) -> Result<(), FitError> {
+        if self.figure == Figure::Overhead {
+            return Ok(());
+        }
+        let mut judged = vms
+            .iter()
+            .filter(|vm| self.judges(vm.is_elastic))
+            .peekable();
+        if let (None, Some(elastic)) = (judged.peek(), vms.first()) {
+            return Err(FitError::AllElastic(Self {
+                vm: Some(elastic.name.clone()),
+                figure: Figure::Work,
+                side: Side::Above,
+                value: 50.0,
+            }));
+        }
+        if judged.any(|vm| vm.has(self.figure)) {
+            return Ok(());
+        }
+        let lack = match (&self.vm, self.figure) {
+            (Some(vm), Figure::Work) => format!("VM {vm:?} does no work"),
+            (Some(vm), _) => format!("VM {vm:?} never wakes up"),
+            (None, Figure::Work) => "no VM does work".to_owned(),
+            (None, _) => "no VM wakes up".to_owned(),
+        };
+        Err(FitError::NoFigure {
+            limit: self.clone(),
+            lack,
+        })
     }
 
     /// Whether a value meets it.

@@ -73,6 +73,17 @@ pub struct HostVm {
     pub first: u32,
 }
 
+impl HostVm {
+    /// Whether the recording has such a figure of it.
+    fn has(&self, figure: Figure) -> bool {
+        match figure {
+            Figure::Ready | Figure::Overhead => true,
+            Figure::WakeupP50 | Figure::WakeupP99 => self.wakeup_p99_us > 0.0,
+            Figure::Work => self.work_ms > 0.0,
+        }
+    }
+}
+
 /// Replays of a host with so many of each VM.
 pub trait Replays: Sync {
     /// The VMs of the recording.

@@ -360,6 +360,7 @@ pub fn rebalance<R: Replays + ?Sized>(
 ) -> Result<Rebalance, FitError> {
     fleet.check_limits(limits)?;
     let (limits, knee) = document::limits_or_knee(limits);
+    fleet.check_bounds(&limits)?;
     let has_work = limits.iter().any(|limit| limit.figure == Figure::Work);
     let hosts = 0..fleet.hosts.len();
     let translated: Vec<Vec<Limit>> = hosts.map(|host| fleet.limits_on(host, &limits)).collect();

@@ -440,3 +440,36 @@ fn names_are_checked_first() {
         "the recording has two VMs named \"db\": name their threads by --vm-of NAME=TID,TID…, each VM by a name of its own"
     );
 }
+
+#[test]
+fn a_limit_that_bounds_nothing_is_refused() {
+    let refused = |vms: Vec<HostVm>, limits: &[&str], moves| {
+        let mut host = Formula::new(vms, 2, 0.0);
+        for db in host.vms.iter_mut().filter(|vm| vm.name == "db") {
+            db.wakeup_p99_us = 0.0;
+        }
+        let question = Question {
+            moves,
+            ..question(&[], limits)
+        };
+        let answer = Capacity::answer(&host, &question, 5, THREADS, 10_000_000_000, &[500, 500]);
+        answer.map_or_else(|error| error.to_string(), |_| String::new())
+    };
+    let mut hog = vm("hog", 900.0, true);
+    hog.vcpus = 2;
+    let hogs = || vec![hog.clone(), vm("busy", 900.0, true)];
+    let elastic = "every VM of the recording is elastic: it takes what CPU time it gets, and a limit is \
+                   for such a VM only by its name: give --limit 'hog.work>50%'";
+    assert_eq!(refused(hogs(), &[], None), elastic);
+    assert_eq!(refused(hogs(), &["ready<5%"], Some(1)), elastic);
+    // The knee is no limit of what to take away, and a named limit is one of an elastic VM.
+    assert_eq!(refused(hogs(), &[], Some(1)), "");
+    assert_eq!(refused(hogs(), &["hog.work>50%", "overhead<90%"], None), "");
+    let pair = || vec![vm("db", 300.0, false), vm("web", 300.0, false)];
+    assert_eq!(
+        refused(pair(), &["db.wakeup.p99<2ms"], None),
+        "--limit db.wakeup.p99<2ms: VM \"db\" never wakes up in the recording, so that the limit bounds \
+         nothing"
+    );
+    assert_eq!(refused(pair(), &["wakeup.p99<2ms"], None), "");
+}
