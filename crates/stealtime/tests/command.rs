@@ -650,3 +650,24 @@ fn files_that_help_reading_are_not_overwritten_nor_is_standard_input() {
     }
     assert_eq!(std::fs::read(&recording).expect("the copy"), before);
 }
+
+#[test]
+fn what_is_written_is_named_alike_by_all_commands() {
+    for verb in [
+        &["record"][..],
+        &["watch", "--when", "stall>50ms"],
+        &["snapshot"],
+        &["analyze", "a.dat"],
+        &["export", "a.dat", "--to", "perfetto"],
+        &["import", "a.dat"],
+        &["sweep", "a.toml"],
+        &["sweep", "merge", "a.sweep"],
+    ] {
+        for option in ["-o", "--output", "--out"] {
+            let mut command = stealtime(verb);
+            // `--help` ends it where all options are known.
+            let (status, _, error) = run(command.args([option, "b", "--help"]));
+            assert_eq!((status, &*error), (Some(0), ""), "{verb:?} {option}");
+        }
+    }
+}

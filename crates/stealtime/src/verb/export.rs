@@ -40,7 +40,7 @@ pub(crate) struct Export {
     to: Form,
 
     /// Where to write; `-` is standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    #[arg(short, long, alias = "out", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
     /// Only tracks of this VM (repeat for several); for Perfetto only

@@ -33,7 +33,7 @@ pub(crate) struct Import {
     file: PathBuf,
 
     /// Where to write the trace.dat
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, alias = "out", value_name = "FILE")]
     output: PathBuf,
 }
 

@@ -29,7 +29,7 @@ Only the events that the analyses need are recorded, in a tracing instance of it
 the recording with a whole file. The file has the host's snapshot too: `stealtime snapshot FILE`.")]
 pub(crate) struct Record {
     /// The file to write [default: trace.dat; perf.data with --perf]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, alias = "out", value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// End after this time; without it, the recording ends with Ctrl-C

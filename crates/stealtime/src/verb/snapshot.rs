@@ -30,7 +30,13 @@ pub(crate) struct Snapshot {
     file: Option<PathBuf>,
 
     /// Write the snapshot as JSON to this file, `-` is standard output
-    #[arg(short, long, value_name = "FILE", conflicts_with = "copy")]
+    #[arg(
+        short,
+        long,
+        alias = "out",
+        value_name = "FILE",
+        conflicts_with = "copy"
+    )]
     output: Option<PathBuf>,
 
     /// Read /proc and /sys below this directory, or in this file of --copy

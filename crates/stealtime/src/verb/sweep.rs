@@ -78,7 +78,7 @@ enum Part {
 #[derive(Debug, Args)]
 struct Outputs {
     /// The sweep's folder; without it the scenario's name with .sweep, in this folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, short = 'o', alias = "output", value_name = "FOLDER")]
     out: Option<PathBuf>,
 
     /// Delete the results of this or another sweep in the folder, and begin again

@@ -56,7 +56,7 @@ pub(crate) struct Watch {
     when: Vec<String>,
 
     /// Write recordings to this folder
-    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    #[arg(short, long, alias = "out", value_name = "DIR", default_value = ".")]
     output: PathBuf,
 
     /// A recording has so much time before its trigger

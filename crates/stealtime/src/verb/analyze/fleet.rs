@@ -36,7 +36,7 @@ pub(super) struct Many {
 
     /// Write each table of all recordings as a file to this folder, instead of showing them. Recordings that
     /// the folder has are not read again
-    #[arg(long, short = 'o', value_name = "FOLDER")]
+    #[arg(long, short = 'o', alias = "output", value_name = "FOLDER")]
     pub(super) out: Option<PathBuf>,
 
     /// Forget what the folder has, and begin again
