@@ -72,6 +72,9 @@ pub struct Comparison {
     pub set: Vec<Setting>,
     /// Seeds.
     pub seeds: Vec<u64>,
+    /// All seeds of each variant give the same: nothing in it is random. Each then counts as one run, for an
+    /// interval of equal runs says nothing.
+    pub identical_seeds: bool,
     /// The user has stopped before the end.
     pub partial: bool,
     /// Variants; the first one is what the others are compared with.
@@ -87,10 +90,11 @@ type Key = (Subject, String);
 #[must_use]
 pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
     let kinds = kinds(runs);
+    let identical_seeds = are_identical(runs);
     let values: Vec<BTreeMap<Key, Vec<Option<f64>>>> = runs
         .variants
         .iter()
-        .map(|variant| values(variant, &kinds))
+        .map(|variant| values(variant, &kinds, identical_seeds))
         .collect();
     let rows = kinds.iter().map(|kind| {
         let key = (kind.of.clone(), kind.name.clone());
@@ -113,6 +117,7 @@ pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
         warmup_ns: scenario.warmup_ns(),
         set: scenario.sets().to_vec(),
         seeds: runs.seeds.clone(),
+        identical_seeds,
         partial: runs.stopped,
         variants: runs
             .variants
@@ -121,6 +126,22 @@ pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
             .collect(),
         rows: rows.collect(),
     }
+}
+
+/// Whether some variant has several runs, and those of each variant are equal.
+fn are_identical(runs: &Runs) -> bool {
+    let mut is_compared = false;
+    for variant in &runs.variants {
+        let mut finished = variant.runs.iter().flatten();
+        let first = finished.next();
+        for run in finished {
+            is_compared = true;
+            if Some(run) != first {
+                return false;
+            }
+        }
+    }
+    is_compared
 }
 
 fn column(variant: &VariantRuns, seeds: &[u64]) -> Column {
@@ -169,10 +190,19 @@ fn kinds(runs: &Runs) -> Vec<Metric> {
     kinds
 }
 
-/// The values of each metric by seed.
-fn values(variant: &VariantRuns, kinds: &[Metric]) -> BTreeMap<Key, Vec<Option<f64>>> {
+/// The values of each metric by seed; of the first finished run alone if all are identical.
+fn values(
+    variant: &VariantRuns,
+    kinds: &[Metric],
+    identical_seeds: bool,
+) -> BTreeMap<Key, Vec<Option<f64>>> {
     let mut values: BTreeMap<Key, Vec<Option<f64>>> = BTreeMap::new();
-    for run in &variant.runs {
+    let finished = variant.runs.iter().position(Result::is_ok);
+    let counted = match finished.filter(|_| identical_seeds) {
+        Some(first) => &variant.runs[first..=first],
+        None => &variant.runs[..],
+    };
+    for run in counted {
         let known: BTreeMap<(&Subject, &str), f64> = run
             .iter()
             .flat_map(|run| &run.metrics)
@@ -272,6 +302,37 @@ mod tests {
             (2.0, 2, Verdict::Better)
         );
         assert!(comparison.variants[0].partial && !comparison.variants[1].partial);
+    }
+
+    #[test]
+    fn equal_runs_are_one_run() {
+        let x = |value| run(&[("x", Unit::Count, value)]);
+        let stopped = || Err(RunError::Stopped);
+        let equal = runs(vec![
+            vec![stopped(), x(0.1), x(0.1)],
+            vec![x(0.2), x(0.2), x(0.2)],
+        ]);
+        let comparison = compare(&scenario(), &equal);
+        assert!(comparison.identical_seeds);
+        let [Some(first), Some(second)] = comparison.rows[0].cells[..] else {
+            panic!("two cells");
+        };
+        assert_eq!(
+            (first.estimate.mean, first.estimate.half_width),
+            (0.1, None)
+        );
+        let difference = second.difference.expect("a pair");
+        assert_eq!(
+            (difference.estimate.mean, difference.verdict),
+            (0.1, Verdict::Unknown)
+        );
+        let unequal = runs(vec![
+            vec![x(0.1), x(0.1), x(0.1)],
+            vec![x(0.2), x(0.3), x(0.2)],
+        ]);
+        assert!(!compare(&scenario(), &unequal).identical_seeds);
+        let single = runs(vec![vec![x(0.1), stopped(), stopped()]]);
+        assert!(!compare(&scenario(), &single).identical_seeds);
     }
 
     #[test]

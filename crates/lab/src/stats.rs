@@ -82,10 +82,12 @@ pub struct Estimate {
 #[must_use]
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let n = values.len();
-    if n == 0 {
-        return None;
-    }
-    let mean = values.iter().sum::<f64>() / n as f64;
+    let first = *values.first()?;
+    let mean = match values.iter().all(|value| *value == first) {
+        // A sum may round: the mean of equal values is one of them.
+        true => first,
+        false => values.iter().sum::<f64>() / n as f64,
+    };
     let squares: f64 = values
         .iter()
         .map(|value| (value - mean) * (value - mean))

@@ -51,6 +51,7 @@ fn comparison() -> Comparison {
         warmup_ns: 100_000_000,
         set: Vec::new(),
         seeds: vec![1, 2, 3],
+        identical_seeds: false,
         partial: false,
         variants: vec![
             column("as it is", &[]),
@@ -204,7 +205,14 @@ fn one_seed_and_no_row_and_long_names_have_a_table() {
     )];
     let text = render(&one, Style::new(false));
     assert!(
-        text.contains("add --seeds 10") && text.contains("+20.0 %, one seed"),
+        text.contains("add --seeds 10") && text.contains("+20.0 %, no interval"),
+        "{text}"
+    );
+    one.seeds = vec![1, 2];
+    one.identical_seeds = true;
+    let text = render(&one, Style::new(false));
+    assert!(
+        text.contains("all seeds give the same") && !text.contains("paired by seed"),
         "{text}"
     );
     one.rows.clear();

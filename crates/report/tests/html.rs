@@ -311,6 +311,7 @@ fn a_sweep_shows_where_time_went_by_each_value() {
         finished: 6,
         failed: 0,
         first_failure: None,
+        identical_seeds: false,
         effects: Vec::new(),
         best: Vec::new(),
         times: vec![Time {

@@ -34,6 +34,9 @@ pub struct Summary {
     pub failed: u64,
     /// Why the first one did.
     pub first_failure: Option<String>,
+    /// All seeds of each point give the same values of these metrics: nothing in it is random. They count as
+    /// one run, for an interval of equal runs says nothing.
+    pub identical_seeds: bool,
     /// By metric, then by what is varied.
     pub effects: Vec<Effect>,
     /// By metric that has a right way.
@@ -105,6 +108,35 @@ pub(super) struct Values<'c> {
     of: Vec<f64>,
 }
 
+impl Values<'_> {
+    /// Of each point the first value: of the others nothing.
+    fn keep_first(&mut self, seeds: usize) {
+        for point in self.of.chunks_mut(seeds.max(1)) {
+            let measured = point.iter_mut().filter(|value| !value.is_nan());
+            for value in measured.skip(1) {
+                *value = f64::NAN;
+            }
+        }
+    }
+}
+
+/// Whether some point has several values, and those of each point are equal.
+fn are_identical(values: &[Values<'_>], seeds: usize) -> bool {
+    let mut is_compared = false;
+    let points = values.iter().flat_map(|v| v.of.chunks(seeds.max(1)));
+    for point in points {
+        let mut measured = point.iter().filter(|value| !value.is_nan());
+        let first = measured.next();
+        for value in measured {
+            is_compared = true;
+            if Some(value) != first {
+                return false;
+            }
+        }
+    }
+    is_compared
+}
+
 pub(super) fn summary(
     plan: &Plan,
     journal: &Journal,
@@ -148,12 +180,19 @@ pub(super) fn summary(
             }
         }
     }
+    let identical_seeds = are_identical(&values, plan.seeds.len());
+    if identical_seeds {
+        for values in &mut values {
+            values.keep_first(plan.seeds.len());
+        }
+    }
     let (measured, states) = values.split_at(requested);
     Ok(Summary {
         runs: plan.runs(),
         finished: journal.done(),
         failed,
         first_failure,
+        identical_seeds,
         effects: measured.iter().flat_map(|v| effects(plan, v)).collect(),
         best: measured.iter().filter_map(|v| best(plan, v)).collect(),
         times: times(plan, states),

@@ -7,7 +7,7 @@ use super::effect::Effect;
 use super::{Cell, Lead, Mark, Page, Table, time};
 use crate::terminal::compare::number::value;
 use crate::terminal::compare::party;
-use crate::terminal::sweep::{MEANS, failures};
+use crate::terminal::sweep::{failures, means};
 use crate::units::distinct;
 
 /// The page of a sweep of the scenario `name`, with its text; `facts` say what was varied, `command`
@@ -54,7 +54,7 @@ fn effects(summary: &Summary, page: &mut Page) {
         page.text("Nothing is varied, or no run has such a metric.");
         return;
     }
-    page.note(MEANS);
+    page.note(means(summary));
     for varied in &summary.effects {
         let first = varied.levels.first().map_or("", |level| &level.value);
         let levels = varied.levels.iter().skip(1);

@@ -75,6 +75,10 @@ fn header(comparison: &Comparison, screen: &mut Screen) {
     }
 }
 
+/// What follows from runs that are all equal.
+const IDENTICAL: &str =
+    "; all seeds give the same, for nothing in the scenario is random: no confidence intervals";
+
 /// How often and how long it ran.
 pub(crate) fn run_facts(comparison: &Comparison) -> String {
     let seeds = comparison.seeds.len();
@@ -85,11 +89,13 @@ pub(crate) fn run_facts(comparison: &Comparison) -> String {
         time(comparison.duration_ns),
         time(comparison.warmup_ns)
     );
+    let is_estimated = seeds > 1 && !comparison.identical_seeds;
     text.push_str(match seeds {
         1 => "; one seed gives no confidence intervals: add --seeds 10",
+        _ if comparison.identical_seeds => IDENTICAL,
         _ => "; means with 95% confidence intervals",
     });
-    if seeds > 1 && comparison.variants.len() > 1 {
+    if is_estimated && comparison.variants.len() > 1 {
         text.push_str(", differences paired by seed");
     }
     text

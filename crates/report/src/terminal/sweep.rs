@@ -10,9 +10,21 @@ use crate::units::{counted, wrap};
 
 /// Values of a knob that are shown one by one, so that each table is within one screen.
 const MOST_LEVELS: usize = 16;
-/// What means and differences of a sweep are.
-pub(crate) const MEANS: &str = "Means over the rest of the grid; differences to the first value, of points that have both, \
+/// Of runs that depend on their seed.
+const MEANS: &str = "Means over the rest of the grid; differences to the first value, of points that have both, \
      paired by seed, with 95% confidence intervals over the seeds.";
+
+/// Of runs that do not depend on their seed.
+const IDENTICAL: &str = "Means over the rest of the grid; differences to the first value, of points that have \
+     both. All seeds give the same, for nothing in the runs is random: there are no confidence intervals.";
+
+/// What means and differences of this sweep are.
+pub(crate) const fn means(summary: &Summary) -> &'static str {
+    match summary.identical_seeds {
+        true => IDENTICAL,
+        false => MEANS,
+    }
+}
 
 /// The effects of what is varied, metric by metric, and the best points.
 #[must_use]
@@ -28,7 +40,7 @@ pub fn render(summary: &Summary, style: Style) -> String {
         screen.line("Nothing is varied, or no run has throughput or latency: add --metric COLUMN.");
     } else if !summary.effects.is_empty() {
         screen.line("");
-        screen.plain(0, MEANS);
+        screen.plain(0, means(summary));
     }
     if let Some(text) = failures(summary) {
         screen.warn(0, &text);
@@ -136,6 +148,7 @@ mod tests {
             finished: 120,
             failed: 1,
             first_failure: Some("deadlock".into()),
+            identical_seeds: false,
             effects: vec![effect],
             best: vec![Best {
                 metric: "vm.web.throughput_per_s".into(),
@@ -145,6 +158,13 @@ mod tests {
             times: Vec::new(),
         };
         let output = render(&summary, Style::new(false));
+        assert!(output.contains("with 95% confidence intervals over the seeds"));
+        let identical = Summary {
+            identical_seeds: true,
+            ..summary.clone()
+        };
+        let text = render(&identical, Style::new(false));
+        assert!(text.contains("there are no confidence intervals"), "{text}");
         assert!(
             output.lines().all(|line| escape::width(line) <= 100),
             "{output}"

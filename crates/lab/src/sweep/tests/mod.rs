@@ -27,6 +27,8 @@ struct Fake {
     more: f64,
     /// Stops after so many runs, if not 0.
     stop_after: u64,
+    /// Its numbers are the same for all seeds.
+    ignores_seed: bool,
     runs: AtomicU64,
 }
 
@@ -37,7 +39,11 @@ impl Runner for Fake {
             stop.store(true, Ordering::Relaxed);
             return Err(RunError::Stopped);
         }
-        let seed = config.run.seed;
+        let seed = if self.ignores_seed {
+            1
+        } else {
+            config.run.seed
+        };
         let poll = u64::from(config.knobs.kvm.halt_poll.halt_poll_ns);
         if (seed, poll) == (2, 20_000) {
             return Err(RunError::Failed("no, with \"quotes\"".into()));

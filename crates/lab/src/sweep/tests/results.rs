@@ -137,6 +137,7 @@ fn effects_are_paired_by_point_and_seed() {
     finish(&mut sweep, 2);
     let names = ["host.throughput_per_s".to_owned()];
     let summary = sweep.summary(&names, threads(2)).expect("a summary");
+    assert!(!summary.identical_seeds);
     let knobs: Vec<&str> = summary.effects.iter().map(|e| e.knob.as_str()).collect();
     assert_eq!(knobs, ["kvm.halt_poll_ns", "host.cpus", "variant"]);
     let difference = |effect: usize, level: usize| {
@@ -175,4 +176,30 @@ fn effects_are_paired_by_point_and_seed() {
             .contains("did you mean `host.throughput_per_s`?"),
         "{error}"
     );
+}
+
+#[test]
+fn equal_seeds_are_one_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let grid = ["kvm.halt_poll_ns=0,3us"];
+    let mut sweep =
+        Sweep::open(folder.path(), plan(&grid).expect("a plan"), None, false).expect("a sweep");
+    let fake = Fake {
+        ignores_seed: true,
+        ..Fake::default()
+    };
+    let go = AtomicBool::new(false);
+    sweep
+        .run(&fake, threads(2), &go, &mut |_| {})
+        .expect("it runs");
+    let names = ["host.throughput_per_s".to_owned()];
+    let summary = sweep.summary(&names, threads(2)).expect("a summary");
+    assert!(summary.identical_seeds);
+    let level = &summary.effects[0].levels[1];
+    let (estimate, difference) = (level.estimate.expect("a mean"), level.difference);
+    assert_eq!((estimate.n, estimate.half_width), (1, None));
+    let difference = difference.expect("a difference");
+    let mean = difference.estimate.mean;
+    assert!((mean - 4.0).abs() < 1e-9 && difference.estimate.n == 1);
+    assert_eq!(summary.best[0].points[0].estimate.n, 1);
 }

@@ -146,7 +146,7 @@ pub(crate) fn difference(unit: Unit, difference: &Difference) -> String {
         Verdict::Better => format!("{sign}{number}{name} {half} better"),
         Verdict::Worse => format!("{sign}{number}{name} {half} worse"),
         Verdict::Different => format!("{sign}{number}{name} {half}"),
-        Verdict::Unknown => format!("{sign}{number}{name}, one seed"),
+        Verdict::Unknown => format!("{sign}{number}{name}, no interval"),
     }
 }
 
