@@ -160,6 +160,18 @@ pub unsafe extern "C" fn guest_clock_save(
     finish(save, message)
 }
 
+/// [`Status::Equalize`] says that nothing was written.
+const fn equalize_status(error: &EqualizeError) -> Status {
+    match error {
+        EqualizeError::Partial { .. } | EqualizeError::NotTaken { .. } => Status::Partial,
+        EqualizeError::Vcpus(_)
+        | EqualizeError::NoOffsets
+        | EqualizeError::TooFar { .. }
+        | EqualizeError::SetApartByGuest { .. }
+        | EqualizeError::Ioctl(_) => Status::Equalize,
+    }
+}
+
 /// Makes the TSCs of a guest equal that was restored by value; see the header.
 ///
 /// # Safety
@@ -177,13 +189,8 @@ pub unsafe extern "C" fn guest_clock_equalize(
         let machine = unsafe { Machine::read(vm)? };
         let (vm, vcpus) = devices(&machine);
         let options = Equalize::within(at_most_ns).stopping(machine.stopping);
-        let equal = GuestClocks::equalize(&vm, &vcpus, options).map_err(|error| {
-            let status = match error {
-                EqualizeError::Partial { .. } => Status::Partial,
-                _ => Status::Equalize,
-            };
-            failed(status)(error)
-        })?;
+        let equal = GuestClocks::equalize(&vm, &vcpus, options)
+            .map_err(|error| failed(equalize_status(&error))(error))?;
         if !bound_ns.is_null() {
             // SAFETY: not null, and the caller vouches for it. Needed: C's integer is a pointer.
             unsafe { bound_ns.write(equal.bound_ns) };
@@ -191,4 +198,43 @@ pub unsafe extern "C" fn guest_clock_equalize(
         Ok(())
     };
     finish(equalize, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::IoctlError;
+    use crate::written::Written;
+
+    /// After what has been written, the header forbids to run the vCPUs.
+    #[test]
+    fn only_what_wrote_nothing_leaves_the_guest_as_before() {
+        let written = vec![Written::Counter(0), Written::Counter(1)];
+        let ignored = EqualizeError::NotTaken {
+            vcpu: 1,
+            wanted: 7,
+            read: 0,
+            written: written.clone(),
+        };
+        let failed = IoctlError {
+            call: "KVM_SET_DEVICE_ATTR",
+            vcpu: Some(1),
+            errno: Errno(libc::EIO),
+        };
+        let partial = EqualizeError::Partial { failed, written };
+        for error in [ignored, partial] {
+            assert!(error.to_string().contains("Do not run"), "{error}");
+            assert_eq!(equalize_status(&error), Status::Partial, "{error}");
+        }
+        let far = EqualizeError::TooFar {
+            vcpu: 1,
+            cycles: 2,
+            ns: 1,
+            at_most_ns: 0,
+        };
+        for error in [far, EqualizeError::NoOffsets, EqualizeError::Ioctl(failed)] {
+            assert!(!error.to_string().contains("Do not run"), "{error}");
+            assert_eq!(equalize_status(&error), Status::Equalize, "{error}");
+        }
+    }
 }
