@@ -100,7 +100,8 @@ struct guest_clock_explanation {
 	int64_t clock_residual_ns;        /* measured afterwards; INT64_MIN: not measured */
 	uint32_t counter_khz;
 	uint32_t vcpus;
-	int is_exact;                     /* 1: only rounding is between the clocks and the ideal */
+	/* 1: only rounding is between the clocks and the ideal, on arm64 also the width of the readings */
+	int is_exact;
 	int master_clock;                 /* 1: KVM's master clock is on; a plan takes it for on */
 	/* For a VMClock device, with a new disruption_marker: vCPU 0's TSC, or the virtual counter; the time at
 	 * that value; its error, without that of this host's wall clock. */

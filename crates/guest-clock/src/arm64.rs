@@ -31,6 +31,8 @@ use stealtime_hypervisor::counter::arm64::{
 use crate::device::{ATTEMPTS, Bracket};
 use crate::error::{Errno, IoctlError, Jump, Unloadable};
 use crate::explanation::ForGuest;
+#[cfg(any(test, all(feature = "capi", target_arch = "aarch64")))]
+use crate::policy::Policy;
 use crate::policy::{Inexact, Options, WallClockBehind, WallClocksDiffer};
 use crate::save::{GuestClocks, narrow, of};
 use crate::saved::{Arm64State, Saved, State};
@@ -164,6 +166,15 @@ pub struct Arm64Explanation {
     pub bound_ns: u64,
     /// What the guest needs in addition to its counter. arm64 has no notice of a pause.
     pub for_guest: ForGuest,
+}
+
+impl Arm64Explanation {
+    /// Whether only rounding and the width of the readings are between the guest's counter and the ideal.
+    #[cfg(any(test, all(feature = "capi", target_arch = "aarch64")))]
+    pub(crate) fn is_exact(&self, saved: &Arm64State, policy: Policy) -> bool {
+        let is_behind = policy != Policy::Stopped && self.elapsed_ns < 0;
+        saved.offset_bound_ticks == 0 && !is_behind
+    }
 }
 
 fn ticks_to_ns(ticks: u64, hz: u32) -> u64 {
@@ -341,5 +352,33 @@ impl Saved {
                 wall_clock_late_ns: narrow(apart_ns - i128::from(advanced_ns)),
             },
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeArm64Vm, FakeHost};
+
+    /// As on x86: guest time that stands still because this host's wall clock is behind is not exact.
+    #[test]
+    fn a_restore_with_an_unknown_pause_or_offset_is_not_exact() {
+        let host = FakeHost::new(1_000_000);
+        let vm = FakeArm64Vm::new(&host, 1);
+        let save = |offset| GuestClocks::save_arm64(&vm, offset).expect("a state");
+        let (known, measured) = (save(Some(0)), save(None));
+        let is_exact = |saved: &Saved, policy| {
+            let options = Options::new(policy).accept_inexact();
+            let done = saved.restore_arm64(&vm, options).expect("a restore");
+            let State::Arm64(state) = saved.state() else {
+                panic!("a state of arm64");
+            };
+            done.is_exact(state, policy)
+        };
+        assert!(is_exact(&known, Policy::ELAPSED) && !is_exact(&measured, Policy::ELAPSED));
+        host.step_wall_clock(-60_000_000_000);
+        assert!(!is_exact(&known, Policy::ELAPSED));
+        // Stopped guest time needs no wall clock.
+        assert!(is_exact(&known, Policy::Stopped));
     }
 }

@@ -75,8 +75,8 @@ pub(super) fn restore(
             failed(status)(error)
         })?,
     };
-    let is_measured = match saved.state() {
-        State::Arm64(state) => state.offset_bound_ticks > 0,
+    let is_exact = match saved.state() {
+        State::Arm64(state) => explanation.is_exact(state, options.policy),
         State::X86(_) => false,
     };
     Ok(Explained {
@@ -89,7 +89,7 @@ pub(super) fn restore(
             tsc_against_its_rate_ns: explanation.bound_ns,
             counter_khz: vm.counter_hz() / 1000,
             vcpus: vm.vcpus(),
-            is_exact: (!is_measured).into(),
+            is_exact: is_exact.into(),
             master_clock: 1,
             ..CExplanation::default().for_guest(&explanation.for_guest)
         },
