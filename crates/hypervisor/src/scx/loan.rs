@@ -9,7 +9,7 @@
 //! interrupt of theirs is pending. Then the PAUSE exit itself is a yield to the receiver.
 
 use super::queues::LEAST_SLICE_NS;
-use super::{Affinity, Place, Scx, Task, Want, Yields};
+use super::{Affinity, Loan, Place, Scx, Task, Want, Yields};
 use crate::fair::{Error, RqId, TaskId};
 use crate::lag_credit::arithmetic::is_due;
 
@@ -224,7 +224,8 @@ impl Scx {
             Aim::Refused(refusal) => return Yielded::Refused(refusal),
             Aim::Nominee => (),
         }
-        if matches!(self.tasks[nominee].place, Place::Asleep | Place::Running) {
+        // What waits on a CPU's own list runs at once.
+        if !matches!(self.tasks[nominee].place, Place::Queue { .. }) {
             return Yielded::Refused(Refusal::NotQueued);
         }
         let target = Target {
@@ -260,14 +261,14 @@ impl Scx {
             Place::Running if self.cpus[cpu].is_near(sent_ns, now_ns, self.config.spin_ns) => {
                 Aim::Refused(Refusal::ReceiverRuns)
             }
-            Place::Queue { .. } | Place::Local => Aim::Receiver(Target {
+            Place::Queue { .. } => Aim::Receiver(Target {
                 index,
                 served: Served::Receiver,
                 shows_eoi,
                 takes_over: false,
             }),
-            // It sleeps, or is held up: an answer takes longer than an interrupt does.
-            Place::Running | Place::Asleep => Aim::Nominee,
+            // It sleeps, runs at once, or is held up: an answer takes longer than an interrupt does.
+            Place::Running | Place::Local | Place::Asleep => Aim::Nominee,
         }
     }
 
@@ -337,6 +338,7 @@ impl Scx {
         let runs_on = if may_run_here { number } else { target_cpu };
         self.cpus[runs_on].want = Some(Want {
             task: wanted,
+            domain: self.tasks[target].domain,
             lender,
             slice_ns,
             is_timed,
@@ -404,15 +406,15 @@ impl Scx {
         if place != Place::Running || loan.is_none_or(|loan| loan.lender != sender) {
             return Ok(None);
         }
-        self.cpus[cpu].want = Some(Want::back(sender));
+        self.cpus[cpu].want = Some(Want::back(sender, self.tasks[index].domain));
         let time_ns = now_ns + self.config.answer_ns;
         self.cpus[cpu].returns_ns = Some(time_ns);
         self.outcomes.add(Outcome::LoansReturned, 1);
         Ok(Some((RqId(cpu as u32), time_ns)))
     }
 
-    /// The timer of a loan: the lender has its slice back, if it is due. Whether `cpu` is to
-    /// reschedule.
+    /// The timer of a loan. Whether `cpu` is to reschedule: the lender has its slice back then, if it is
+    /// due.
     ///
     /// # Errors
     ///
@@ -423,14 +425,11 @@ impl Scx {
             return Ok(false);
         };
         self.charge_running(index, now_ns);
-        let loan = self.tasks[index].loan;
-        if self.cpus[number].returns_ns.is_none() {
-            let Some(loan) = loan.filter(|loan| loan.left_ns == 0) else {
-                return Ok(false);
-            };
-            self.cpus[number].want = Some(Want::back(loan.lender));
+        let is_used_up = self.tasks[index].loan.is_some_and(Loan::is_used_up);
+        let is_over = is_used_up || self.cpus[number].returns_ns.is_some();
+        if is_over {
+            self.tasks[index].slice_ns = 0;
         }
-        self.tasks[index].slice_ns = 0;
-        Ok(true)
+        Ok(is_over)
     }
 }

@@ -185,10 +185,19 @@ struct Loan {
     is_timed: bool,
 }
 
+impl Loan {
+    /// The lender pays for no more.
+    const fn is_used_up(self) -> bool {
+        self.left_ns == 0
+    }
+}
+
 /// A task that a CPU is to run next, out of order.
 #[derive(Clone, Copy, Debug)]
 struct Want {
     task: TaskId,
+    /// Where it waits: another domain's queue has no such task.
+    domain: usize,
     /// `None` if it runs at its own cost.
     lender: Option<TaskId>,
     slice_ns: u64,
@@ -197,9 +206,10 @@ struct Want {
 
 impl Want {
     /// The lender of a loan that ends runs next, if it is due.
-    const fn back(lender: TaskId) -> Self {
+    const fn back(lender: TaskId, domain: usize) -> Self {
         Self {
             task: lender,
+            domain,
             lender: None,
             slice_ns: 0,
             is_timed: false,

@@ -1,6 +1,6 @@
 //! Queues and virtual time: the callbacks of `sched-ext/bpf/scx_stealtime.bpf.c` and `vtime.h`.
 
-use super::{Affinity, ELIGIBLE_SCAN, MIN_RUN_NS, Picked, Place, SLICE_DFL_NS, Scx, Task};
+use super::{Affinity, ELIGIBLE_SCAN, MIN_RUN_NS, Picked, Place, SLICE_DFL_NS, Scx, Task, Want};
 use crate::fair::{Block, Error, RqId, TaskId};
 
 /// Shortest slice of a task that goes on or borrows, in ns: an interrupt's handler needs some time.
@@ -311,9 +311,12 @@ impl Scx {
         affinity: &impl Affinity,
     ) -> Option<usize> {
         if let Some(index) = current {
+            let (task, cpu) = (&mut self.tasks[index], &mut self.cpus[number]);
+            cpu.returns_ns = None;
             // A loan is one slice: a task that goes on pays for itself.
-            self.tasks[index].loan = None;
-            self.cpus[number].returns_ns = None;
+            let used_up = task.loan.take().filter(|loan| loan.is_used_up());
+            let lender = used_up.map(|loan| Want::back(loan.lender, task.domain));
+            cpu.want = cpu.want.or(lender);
         }
         let domain = self.cpus[number].domain;
         self.take_wanted(number, affinity)
@@ -369,7 +372,7 @@ impl Scx {
         let want = self.cpus[number].want.take()?;
         let index = self.index_of(want.task).ok()?;
         let Task { place, domain, .. } = self.tasks[index];
-        let is_queued = matches!(place, Place::Queue { .. }) && domain == self.cpus[number].domain;
+        let is_queued = matches!(place, Place::Queue { .. }) && domain == want.domain;
         if !is_queued
             || !affinity.may_run(want.task, RqId(number as u32))
             || want.lender.is_none() && !self.is_due(index)

@@ -246,6 +246,82 @@ fn a_timer_ends_the_loan_of_a_nominee() {
     assert_eq!(lent, Some((Outcome::LentNs, slice_ns - MS / 10)));
 }
 
+/// Without an answer the loan ends with its slice. The lender is next, though another task is due earlier.
+#[test]
+fn a_loan_without_an_answer_goes_back_as_it_is_used_up() {
+    let mut host = Host::new();
+    let receiver = host.awake(0, None);
+    let [sender, third] = [(); 2].map(|()| host.awake(0, None));
+    host.now_ns += 4 * MS;
+    assert_eq!(host.pick(), Some(sender));
+    host.now_ns += MS / 10;
+    let awaits = Awaits::Receiver {
+        task: receiver,
+        sent_ns: host.now_ns,
+        shows_eoi: true,
+    };
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, third, awaits, host.now_ns, &Anywhere);
+    assert!(matches!(yielded, Ok(Yielded::Served { .. })), "{yielded:?}");
+    let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
+    let picked = picked.map(|picked| (picked.task, picked.loan_end_ns));
+    assert_eq!(picked, Ok((Some(receiver), None)), "its EOI ends the loan");
+    host.now_ns += Config::default().slice_ns - MS / 10;
+    assert_eq!(host.scx.tick(host.cpu, host.now_ns), Ok(true));
+    assert_eq!(host.pick(), Some(sender));
+}
+
+/// The yielder's CPU takes the target from the queue in which it waits.
+#[test]
+fn a_target_of_another_domain_runs() {
+    let mut host = Host::new();
+    let far = host.scx.create_cpu(1);
+    let yielder = host.awake(0, None);
+    let [current, target] = [(); 2].map(|()| {
+        let task = host.scx.create_task(0, None).expect("a task");
+        let woken = host.scx.wake(task, far, false, host.now_ns);
+        woken.expect("it sleeps");
+        task
+    });
+    let picked = host.scx.pick(far, host.now_ns, &Anywhere).expect("a CPU");
+    assert_eq!(picked.task, Some(current));
+    host.now_ns += MS / 10;
+    let yielded = host
+        .scx
+        .yield_to(host.cpu, target, Awaits::Nothing, host.now_ns, &Anywhere);
+    assert!(matches!(yielded, Ok(Yielded::Served { .. })), "{yielded:?}");
+    let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
+    let picked = picked.expect("a CPU");
+    assert_eq!((picked.task, picked.from), (Some(target), Some(far)));
+    assert_eq!(picked.requeued, Some(yielder));
+    assert!(host.scx.consistent());
+}
+
+/// A task on a CPU's own list runs there at once: no yield moves it.
+#[test]
+fn a_task_on_an_idle_cpus_list_is_no_target() {
+    let mut host = Host::new();
+    host.awake(0, None);
+    let idle = host.scx.create_cpu(0);
+    let woken = host.scx.create_task(0, None).expect("a task");
+    let is_idle = host.scx.wake(woken, idle, true, host.now_ns);
+    assert_eq!(is_idle, Ok(true));
+    let receiver = Awaits::Receiver {
+        task: woken,
+        sent_ns: host.now_ns,
+        shows_eoi: true,
+    };
+    for awaits in [Awaits::Nothing, receiver] {
+        let yielded = host
+            .scx
+            .yield_to(host.cpu, woken, awaits, host.now_ns, &Anywhere);
+        assert_eq!(yielded, Ok(Yielded::Refused(Refusal::NotQueued)));
+    }
+    let paused = host.scx.pause(host.cpu, receiver, host.now_ns, &Anywhere);
+    assert_eq!(paused, Ok(None));
+}
+
 /// The waiter of a lock has no use of its request. A nominee that is due by it runs at its own cost.
 #[test]
 fn a_spinner_without_an_ipi_gives_its_request() {

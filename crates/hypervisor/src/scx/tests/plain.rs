@@ -288,7 +288,7 @@ impl Plain {
     fn wanted(&mut self, cpu: usize) -> Option<usize> {
         let want = self.cores[cpu].want.take()?;
         let index = self.threads.iter().position(|t| t.id == want.task)?;
-        let waits = self.queue(domain_of(cpu)).contains(&index) && self.may_run(index, cpu);
+        let waits = self.queue(want.domain).contains(&index) && self.may_run(index, cpu);
         if !waits || want.lender.is_none() && !self.is_due(index) {
             self.count(Outcome::WantMissed, 1);
             return None;
@@ -335,6 +335,16 @@ impl Plain {
 
     fn dispatch(&mut self, cpu: usize, current: Option<usize>) -> Option<usize> {
         if let Some(index) = current {
+            let loan = self.threads[index].loan;
+            if let (
+                Some(Loan {
+                    lender, left_ns: 0, ..
+                }),
+                None,
+            ) = (loan, self.cores[cpu].want)
+            {
+                self.want_back(cpu, lender, domain_of(cpu));
+            }
             self.end(index);
         }
         if let Some(index) = self.wanted(cpu).or_else(|| self.by_deadline(cpu, current)) {
@@ -429,22 +439,18 @@ impl Plain {
         };
         self.charge_running(index, now_ns);
         let thread = &self.threads[index];
-        let ended = match (thread.returns_ns, thread.loan) {
-            (None, Some(loan)) if loan.left_ns == 0 => {
-                self.want_back(cpu, loan.lender);
-                true
-            }
-            (returns_ns, _) => returns_ns.is_some(),
-        };
+        let ended =
+            thread.returns_ns.is_some() || thread.loan.is_some_and(|loan| loan.left_ns == 0);
         if ended {
             self.threads[index].slice_ns = 0;
         }
         ended
     }
 
-    fn want_back(&mut self, cpu: usize, task: TaskId) {
+    fn want_back(&mut self, cpu: usize, task: TaskId, domain: usize) {
         self.cores[cpu].want = Some(Want {
             task,
+            domain,
             lender: None,
             slice_ns: 0,
             is_timed: false,
@@ -464,7 +470,7 @@ impl Plain {
         }
         let (cpu, end_ns) = (thread.cpu, now_ns + self.config.answer_ns);
         thread.returns_ns = Some(end_ns);
-        self.want_back(cpu, sender);
+        self.want_back(cpu, sender, domain_of(cpu));
         self.count(Outcome::LoansReturned, 1);
         Some((RqId(cpu as u32), end_ns))
     }
@@ -473,7 +479,7 @@ impl Plain {
 /// Directed yields.
 impl Plain {
     fn waits(&self, index: usize) -> bool {
-        !matches!(self.threads[index].spot, Spot::Asleep | Spot::Running)
+        matches!(self.threads[index].spot, Spot::Queue(..))
     }
 
     pub(super) fn yield_to(
@@ -612,11 +618,15 @@ impl Plain {
         if is_timed && served == Served::Receiver {
             slice_ns = slice_ns.min(self.config.loan_ns);
         }
-        let number = if moves { cpu } else { self.threads[index].cpu };
+        let Thread {
+            cpu: last, domain, ..
+        } = self.threads[index];
+        let number = if moves { cpu } else { last };
         let core = &mut self.cores[number];
         let lender = borrows.then_some(ids[0]);
         core.want = Some(Want {
             task: ids[1],
+            domain,
             lender,
             slice_ns,
             is_timed,
