@@ -124,7 +124,12 @@ fn largest(rows: &[&Ready]) -> String {
         let sum = causes.entry((&row.cause, &row.who)).or_default();
         *sum = sum.saturating_add(row.ns);
     }
+    let sum = causes
+        .values()
+        .fold(0_u64, |sum, ns| sum.saturating_add(*ns));
     let mut causes: Vec<_> = causes.into_iter().collect();
+    // Less than 0.1 % is no reason to act.
+    causes.retain(|&(_, ns)| ns > sum / 1_000);
     causes.sort_by_key(|&(key, ns)| (std::cmp::Reverse(ns), key));
     let shown = causes
         .iter()

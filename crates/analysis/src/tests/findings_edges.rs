@@ -260,6 +260,21 @@ fn steal_lists_its_largest_causes() {
         found(&trace, "steal").expect("14 %").evidence,
         "host task (make) 0.600 ms; idle (wakeup) 0.400 ms"
     );
+    // 0.1 % and less is left out.
+    for (idle_us, says) in [(1, ""), (2, "; idle (wakeup) 0.002 ms")] {
+        let mut trace = one();
+        trace
+            .entry(0, 0, 7, 0)
+            .exit(5 * MS, 0, 7, 0, EPT)
+            .switch(6 * MS, 0, 7, 32, PREEMPTED)
+            .switch(7 * MS - idle_us * 1_000, 0, 32, 0, SLEEPS)
+            .switch(7 * MS, 0, 0, 7, RUNNABLE);
+        let evidence = found(&trace, "steal").expect("14 %").evidence;
+        assert_eq!(
+            evidence,
+            format!("host task (make) 0.99{} ms{says}", 10 - idle_us)
+        );
+    }
 }
 
 #[test]
