@@ -103,10 +103,10 @@ impl Events {
     }
 }
 
-/// Whether a part of the time is selected.
+/// Whether a part of the time is selected: options are words of the form `--from=TIME`.
 fn has_window(options: &[OsString]) -> bool {
-    let mut options = options.iter();
-    options.any(|option| option == "--from" || option == "--until")
+    let mut words = options.iter().map(|option| option.as_encoded_bytes());
+    words.any(|word| word.starts_with(b"--from=") || word.starts_with(b"--until="))
 }
 
 impl Selection {
@@ -148,7 +148,9 @@ impl Selection {
             .collect();
         let mut parsed = Vec::new();
         for (name, values) in conditions {
-            parsed.push(Condition::new(column(&name)?, values));
+            let column = column(&name)?;
+            let kind = fields.data_type(column);
+            parsed.push(Condition::new(&name, column, &kind, values)?);
         }
         let has_names = columns.contains(&Column::Task)
             || parsed
@@ -181,6 +183,8 @@ struct Reader {
     /// Events that are read and not yet rows: those from `next` on.
     events: Vec<Event>,
     next: usize,
+    /// The latest time of all events so far, also of those that are not wanted.
+    last_ns: Option<u64>,
     is_over: bool,
 }
 
@@ -195,6 +199,7 @@ impl Reader {
             tasks: HashMap::new(),
             events: begin,
             next: 0,
+            last_ns: None,
             is_over: false,
             is_partial_allowed: events.is_partial_allowed,
             notes: Arc::clone(&events.notes),
@@ -246,6 +251,10 @@ impl Reader {
             Err(error) => Some(error.to_string()),
         };
         self.is_over = true;
+        if let Some(last_ns) = self.last_ns {
+            let checked = self.opened.check_times(last_ns);
+            checked.map_err(|failure| ArrowError::ExternalError(failure.into()))?;
+        }
         if let Some(damage) = damage {
             if !self.is_partial_allowed {
                 let problem = format!("{damage}; partial=True gives what comes before");
@@ -276,7 +285,11 @@ impl Reader {
             return false;
         }
         let is_event = event.kind.is_host_event() || matches!(event.kind, Kind::Lost { .. });
-        if !is_event || !self.opened.times.contains(&event.time_ns) {
+        if !is_event {
+            return false;
+        }
+        self.last_ns = self.last_ns.max(Some(event.time_ns));
+        if !self.opened.times.contains(&event.time_ns) {
             return false;
         }
         let selection = Arc::clone(&self.selection);

@@ -140,17 +140,19 @@ class Recording:
         and a batch at a time is in memory.
 
         Every event has ``time_ns`` (ns of the recording's clock), ``cpu``, ``tid`` (of the current task),
-        ``task`` (its name) and ``event`` (the tracepoint). Fields of tracepoints have the kernel's names;
-        :func:`stealtime.event_columns` lists them. Events that were lost are rows of ``lost_events``, with
-        their number in ``lost`` (0: not known).
+        ``task`` (its name) and ``event`` (the tracepoint). Fields of tracepoints have names that the kernel
+        gives or prints; :func:`stealtime.event_columns` lists them. Events that were lost are rows of
+        ``lost_events``, with their number in ``lost`` (0: not known).
 
         :param columns: the columns; without it the five above, and those of the tracepoints in ``where``.
-        :param where: for columns, a value or several: ``{"event": "kvm_exit", "cpu": [0, 1]}``.
+        :param where: for columns, a value of the column's type or several:
+            ``{"event": "kvm_exit", "cpu": [0, 1]}``.
         :param from\\_: from this time on: ``"1.5s"`` after the first event, ``"@1580.5"`` of the clock.
         :param until: up to this time, without it.
         :param batch_rows: rows of a batch, at most.
         :param partial: give what comes before damage instead of an error; ``notes`` of the result has it.
         :raises stealtime.Error: when a consumer begins, if the recording cannot be read.
+        :raises TypeError: no value of a column can be the one in ``where``.
         :raises ValueError: no such column.
         """
         options = Options(self.path, *self._how_to_read)

@@ -12,6 +12,7 @@ DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 SCENARIOS = DATA.parents[1] / "scenarios"
 LIVE = DATA / "live" / "plain" / "trace.dat.zst"
 CFS = DATA / "traces" / "svm-cfs" / "trace.dat"
+PERF = DATA / "traces" / "svm-perf-kvm-stat-hackbench-tlb-burst" / "perf.data.zst"
 COMMAND = [sys.executable, "-m", "stealtime"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import CFS, LIVE
+from conftest import CFS, LIVE, PERF
 
 import stealtime
 
@@ -53,6 +53,34 @@ def test_conditions_select_rows() -> None:
     whole = table(recording.events(["time_ns"]))["time_ns"].to_pylist()
     part = table(recording.events(["time_ns"], from_="200ms", until="300ms"))["time_ns"].to_pylist()
     assert part == [time for time in whole if 200_000_000 <= time - whole[0] < 300_000_000]
+
+
+@pytest.mark.parametrize("path", [CFS, PERF])
+def test_times_are_those_after_the_first_event_of_the_recording(path: Path) -> None:
+    recording = stealtime.open(path)
+    counts = Counter(table(recording.events(["event"], from_="100ms", until="300ms"))["event"].to_pylist())
+    for name, count in counts.items():
+        # Without the tasks' names, other tracepoints than this one are not decoded.
+        part = recording.events(["time_ns"], {"event": name}, from_="100ms", until="300ms")
+        assert table(part).num_rows == count, name
+
+
+@pytest.mark.parametrize(
+    ("from_", "until", "message"),
+    [
+        ("300ms", "100ms", "--until @48.866903510: not after --from; the recording spans @"),
+        ("1580.5s", None, "--from @1629.266903510: after the last event; the recording spans @"),
+        (None, "@7.5", "--until @7.500000000: before the first event; the recording spans @"),
+    ],
+)
+def test_times_outside_of_the_recording_are_refused(
+    from_: str | None, until: str | None, message: str
+) -> None:
+    recording = stealtime.open(CFS)
+    with pytest.raises(ValueError, match=message):
+        table(recording.events(from_=from_, until=until))
+    with pytest.raises(stealtime.Error, match=message):
+        recording.analyze(from_=from_, until=until)
 
 
 def test_batches_have_few_rows_and_columns_of_their_own() -> None:

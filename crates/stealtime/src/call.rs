@@ -13,7 +13,7 @@ use stealtime_trace::EventSource;
 
 use crate::args::{Recording, Window};
 use crate::error::CliError;
-use crate::verb::Analyze;
+use crate::verb::{Analyze, pick};
 use crate::{Cli, input};
 
 thread_local! {
@@ -78,6 +78,8 @@ pub struct Opened {
     pub begin: Vec<Event>,
     /// Times of events that were asked for, in ns of the recording's clock, without the end.
     pub times: std::ops::Range<u64>,
+    window: Window,
+    first_ns: u64,
 }
 
 /// A recording's events by the options of every verb that reads one.
@@ -122,6 +124,16 @@ impl Default for Call {
 impl Drop for Call {
     fn drop(&mut self) {
         lock(&STOPS).push(self.stopped);
+    }
+}
+
+impl Opened {
+    /// Checks the times that were asked for against a recording with its last event at `last_ns`.
+    ///
+    /// # Errors
+    /// They hold no part of it, with the command's words.
+    pub fn check_times(&self, last_ns: u64) -> Result<(), Failure> {
+        Ok(pick::window_of(self.window, self.first_ns, last_ns)?)
     }
 }
 
@@ -188,6 +200,8 @@ impl Call {
             source,
             begin,
             times: begin_ns.unwrap_or(0)..end_ns.unwrap_or(u64::MAX),
+            window,
+            first_ns,
         })
     }
 

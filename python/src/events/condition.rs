@@ -1,5 +1,7 @@
 //! Conditions on events: a column has one of some values.
 
+use arrow_schema::DataType;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use stealtime_events::{ExitReason, FieldValue, Names};
 
@@ -15,6 +17,15 @@ pub(crate) enum Value {
 }
 
 impl Value {
+    /// The name of its type in Python.
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Switch(_) => "bool",
+            Self::Number(_) | Self::Wide(_) => "int",
+            Self::Text(_) => "str",
+        }
+    }
+
     /// The text, if it is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
@@ -34,7 +45,28 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    pub(crate) fn new(column: Column, values: Vec<Value>) -> Self {
+    /// A column that is named `name`, with values of type `kind`.
+    ///
+    /// # Errors
+    /// No value of the column can be equal to one of these.
+    pub(crate) fn new(
+        name: &str,
+        column: Column,
+        kind: &DataType,
+        values: Vec<Value>,
+    ) -> PyResult<Self> {
+        let expected = match kind {
+            DataType::Int64 | DataType::UInt64 => "int",
+            DataType::Boolean => "bool",
+            _ => "str",
+        };
+        if let Some(wrong) = values.iter().find(|value| value.kind() != expected) {
+            let article = if expected == "int" { "an" } else { "a" };
+            return Err(PyTypeError::new_err(format!(
+                "where['{name}']: expected {article} {expected}, not {}",
+                wrong.kind()
+            )));
+        }
         let mut condition = Self {
             column,
             numbers: Vec::new(),
@@ -49,7 +81,7 @@ impl Condition {
                 Value::Text(value) => condition.texts.push(value),
             }
         }
-        condition
+        Ok(condition)
     }
 
     pub(crate) fn has_number(&self, number: i128) -> bool {

@@ -14,7 +14,7 @@ mod import;
 mod knobs;
 mod man;
 mod metrics;
-mod pick;
+pub(crate) mod pick;
 mod record;
 mod reproduce;
 mod run_args;

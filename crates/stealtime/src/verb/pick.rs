@@ -57,7 +57,7 @@ pub(super) fn window(window: crate::args::Window, analyzed: &Analyzed) -> Result
 
 /// The window holds part of a recording from `first` to `last`. There need be no event in it: what
 /// lasts is there all the same.
-pub(super) fn window_of(
+pub(crate) fn window_of(
     window: crate::args::Window,
     first: u64,
     last: u64,
