@@ -30,7 +30,7 @@ Value = Union[str, int, bool]
 
 
 class PartialRecordingWarning(UserWarning):
-    """A recording could not be read to its end; the answers are of what was read before."""
+    """A recording is cut short or damaged; the answers are of what was read."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Analysis:
         Columns are the keys of docs/json.md. Times are integers in ns. What a recording does not show is
         null. ``source`` has the recording's properties, ``histograms`` the distributions of docs/fleet.md."""
         self.cut = cut
-        """Why the recording could not be read to its end; ``None``: it was."""
+        """Why less was read than was recorded; ``None``: all was read."""
         self._document = document
 
     @property
@@ -345,4 +345,7 @@ def _replayed(
 def _document(options: Options, progress: Progress | None) -> dict[str, Any]:
     printed = _native.run([*options.words, "--format=json"], checked_progress(progress))
     document: dict[str, Any] = json.loads(printed)
+    if document["recording_partial"]:
+        problem = f"{document['path']}: less was read than was recorded"
+        warnings.warn(problem, PartialRecordingWarning, stacklevel=3)
     return document

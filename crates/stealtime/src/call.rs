@@ -66,7 +66,7 @@ pub struct Analysis {
     pub answers: Answers,
     /// What `--format json` prints.
     pub document: Vec<u8>,
-    /// The message for a recording that could not be read to its end.
+    /// Why less was read than was recorded: the file is cut short or damaged.
     pub cut: Option<String>,
 }
 

@@ -22,6 +22,8 @@ use crate::when::When;
 pub(crate) struct Analyzed {
     pub(crate) answers: Answers,
     pub(crate) cut: Option<ReadError>,
+    /// Why less was read than was recorded: that, or what the reader found missing.
+    pub(crate) partial: Option<String>,
     /// The time of the first event, whatever was selected.
     pub(crate) first_ns: u64,
     /// What is to be said where the answers are not shown ([`aside`]).
@@ -139,7 +141,10 @@ pub(crate) fn analyze(
         notes.extend(host.notes.iter().cloned());
         notes
     };
+    let missing = notes(source.info(), |note| note.partial);
+    let partial = cut.as_ref().map(ReadError::to_string);
     Ok(Analyzed {
+        partial: partial.or(missing.into_iter().next()),
         aside: with_host(aside(source.info())),
         unused: with_host(notes(source.info(), |note| note.unused)),
         answers,

@@ -223,6 +223,28 @@ fn a_broken_recording_among_a_thousand_costs_no_other() {
 }
 
 #[test]
+fn a_recording_that_is_cut_short_is_partial() {
+    let folder = folder();
+    let whole = fs::read(CFS).expect("a recording");
+    let path = folder.path().join("cut.dat");
+    fs::write(path, &whole[..whole.len() / 2]).expect("a part");
+    let asked = ["cfs.dat", "cut.dat", "-o", "out", "--results", "csv"];
+    let (status, _, errors) = analyze(folder.path(), &asked);
+    assert_eq!(status, Some(1), "{errors}");
+    let said = "0 of 2 recordings could not be read, 1 not to their end: out/errors.csv";
+    assert!(errors.contains(said), "{errors}");
+    let states = rows(folder.path(), "recordings");
+    assert_eq!(states["cfs.dat"][0]["status"], "done");
+    assert_eq!(states["cut.dat"][0]["status"], "partial");
+    assert_eq!(states["cut.dat"][0]["partial"], "true");
+    let errors = rows(folder.path(), "errors");
+    assert_eq!(errors.keys().collect::<Vec<_>>(), ["cut.dat"]);
+    let error = &errors["cut.dat"][0]["error"];
+    assert!(error.contains("was it cut short?"), "{error}");
+    assert!(!rows(folder.path(), "time")["cut.dat"].is_empty());
+}
+
+#[test]
 fn a_kill_keeps_what_is_finished() {
     let folder = many(300);
     let whole = ["@list", "-o", "whole", "--key", "time,exits"];

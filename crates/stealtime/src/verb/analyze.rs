@@ -206,7 +206,10 @@ impl Analyze {
         analyzed.answers.histograms = histograms;
         Ok(Analysis {
             document,
-            cut: analyzed.cut.map(|error| CliError::Cut(error).to_string()),
+            cut: match analyzed.cut {
+                Some(error) => Some(CliError::Cut(error).to_string()),
+                None => analyzed.partial,
+            },
             answers: analyzed.answers,
         })
     }

@@ -325,7 +325,7 @@ impl Analyze {
         Outcome {
             host: named.or_else(|| host_of(analyzed.answers.source.uname.as_deref()?)),
             tables: Some(RecordingTables::new(&analyzed.answers)),
-            error: analyzed.cut.map(|error| error.to_string()),
+            error: analyzed.partial,
         }
     }
 
