@@ -1,5 +1,6 @@
 //! The folder of a fleet.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
+use stealtime_report::escape;
 use stealtime_results::{Cell, Encoded, Folder, Form, Note, ROW_GROUP};
 
 use crate::FleetError;
@@ -318,6 +320,9 @@ impl Fleet {
         for path in recordings.get(piece.recordings.clone()).unwrap_or_default() {
             rows.extend(self.rows(path, piece.table)?);
         }
+        if form == Form::Csv {
+            rows.iter_mut().flatten().for_each(defuse);
+        }
         let encoded = form.encode(&piece.table.columns(), &rows, NonZeroUsize::MIN);
         encoded.map_err(|source| FleetError::file(self.path(), source))
     }
@@ -408,6 +413,15 @@ impl Fleet {
         Ok(rows
             .map(|row| first.iter().cloned().chain(row).collect())
             .collect())
+    }
+}
+
+/// Texts as in the CSV of a single table: a spreadsheet or a terminal that shows them does nothing else.
+fn defuse(cell: &mut Cell) {
+    if let Cell::Text(text) = cell
+        && let Cow::Owned(safe) = escape::csv_text(text)
+    {
+        *text = safe;
     }
 }
 

@@ -208,6 +208,46 @@ fn a_folder_of_something_else_is_refused() {
 }
 
 #[test]
+fn texts_of_csv_are_those_of_the_csv_of_one_table() {
+    let place = tempfile::tempdir().expect("a folder");
+    let paths = recordings(place.path(), 1);
+    let fleet = Fleet::open(&place.path().join("out"), "", false).expect("a folder");
+    let answers = Answers {
+        vcpus: vec![VcpuTime {
+            vm: "=HYPERLINK(\"x\")".to_owned(),
+            task: "a\u{1b}[2J\u{202e}\n".to_owned(),
+            ..VcpuTime::default()
+        }],
+        ..Answers::default()
+    };
+    let outcome = Outcome {
+        tables: Some(RecordingTables::new(&answers)),
+        ..Outcome::default()
+    };
+    let kept = fleet.keep(&paths[0], Identity::of(&paths[0]), outcome);
+    kept.expect("a part");
+    let written = fleet.write(&paths, &TABLES, Form::Csv, JOBS);
+    let time = fs::read_to_string(&written.expect("tables")[2].path).expect("a file");
+    let mut single = Vec::new();
+    stealtime_report::csv::write(&answers, Key::Time, &mut single).expect("memory");
+    let single = String::from_utf8(single).expect("text");
+    let row = |text: &str| text.lines().nth(1).map(str::to_owned).expect("a row");
+    assert!(row(&time).ends_with(&row(&single)), "{time}\n{single}");
+    assert!(row(&single).starts_with("\"'=HYPERLINK("), "{single}");
+    assert_eq!(time.lines().count(), 2, "{time}");
+}
+
+#[test]
+fn numbers_of_a_part_come_back_to_the_last_digit() {
+    // A parser without correct rounding gets every seventh of them wrong.
+    let numbers = (1..1000).map(|number| Cell::Number(f64::from(number) * 100.0 / 459.0));
+    let numbers: Vec<Cell> = numbers.collect();
+    let text = serde_json::to_string(&numbers).expect("JSON");
+    let read: Vec<Cell> = serde_json::from_str(&text).expect("cells");
+    assert_eq!(read, numbers);
+}
+
+#[test]
 fn cells_of_a_part_have_the_types_of_their_json() {
     let text = r#"[null,true,-1,1,1.5,"a, \"quoted\"\n"]"#;
     let cells: Vec<Cell> = serde_json::from_str(text).expect("cells");
