@@ -96,6 +96,8 @@ pub struct Setting {
 pub struct Side {
     /// The recordings.
     pub recordings: Vec<String>,
+    /// Those of which less was read than was recorded.
+    pub partial: Vec<String>,
     /// The hosts' kernels, each once.
     pub kernels: Vec<String>,
     /// Their lengths together, in ns.
@@ -257,10 +259,11 @@ fn side(parts: &[Part], rival: &[Part]) -> Side {
     let only_here = vms(parts).into_iter().filter(|vm| !rival_vms.contains(vm));
     let needed = [OF_STEAL, OF_EXITS].into_iter();
     let lacks = needed.filter(|tracepoints| !has(parts, tracepoints));
+    let partial = whole(parts).filter(|answers| answers.source.partial);
+    let path = |answers: &Answers| answers.source.path.clone();
     Side {
-        recordings: whole(parts)
-            .map(|answers| answers.source.path.clone())
-            .collect(),
+        recordings: whole(parts).map(path).collect(),
+        partial: partial.map(path).collect(),
         kernels: kernels.into_iter().cloned().collect(),
         span_ns: spans.fold(0, u64::saturating_add),
         batches: batches(parts).len(),

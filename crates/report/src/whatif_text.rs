@@ -210,16 +210,23 @@ pub(crate) const fn yes(row: &ObservedRow) -> &'static str {
 }
 
 pub(crate) fn summary(observed: &Observed) -> String {
+    let partial = match observed.partial.is_empty() {
+        true => String::new(),
+        false => format!(
+            "Less was read than was recorded of {}. ",
+            observed.partial.join(", ")
+        ),
+    };
     let (right, rows) = (observed.right, observed.rows.len());
     let (beyond, signs) = (observed.beyond_spread, observed.right_signs);
     match observed.rows.iter().any(|row| row.spread.is_some()) {
         true => format!(
-            "{right} of {rows} right: within 30% of what was seen, or within the spread, which is how \
+            "{partial}{right} of {rows} right: within 30% of what was seen, or within the spread, which is how \
              far recordings that should be alike are from each other. Of {beyond} changes beyond the \
              spread {signs} have the right sign."
         ),
         false => format!(
-            "{right} of {rows} right: within 30% of what was seen. Of {beyond} that changed {signs} have \
+            "{partial}{right} of {rows} right: within 30% of what was seen. Of {beyond} that changed {signs} have \
              the right sign. How far recordings differ that should be alike is not known: give one more \
              of each, by --again and --seen."
         ),

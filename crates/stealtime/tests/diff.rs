@@ -42,6 +42,27 @@ fn the_same_recording_has_no_difference() {
 }
 
 #[test]
+fn a_recording_that_is_cut_short_is_named_in_every_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (cut, report) = (place("cut.dat"), place("change.html"));
+    let plain = Path::new("../..").join(recording("plain"));
+    let whole = zstd::decode_all(std::fs::File::open(plain).expect("a recording"));
+    let whole = whole.expect("zstd");
+    std::fs::write(&cut, &whole[..whole.len() * 3 / 4]).expect("a part");
+    let plain = recording("plain");
+    let (_, out, _) = diff(&[&plain, &cut, "--json"]);
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(value["before"]["partial"], Value::Array(Vec::new()));
+    assert_eq!(value["after"]["partial"], Value::from(vec![cut.clone()]));
+    let (_, out, _) = diff(&[&plain, &cut, "--report", &report]);
+    let said = "less was read than was recorded: ";
+    assert_eq!(out.matches(said).count(), 1, "{out}");
+    let page = std::fs::read_to_string(report).expect("a report");
+    assert!(page.contains(&format!("<li>after: {said}{cut}</li>")));
+}
+
+#[test]
 fn a_report_has_the_findings_and_every_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("change.html");

@@ -152,9 +152,10 @@ impl AddedVm {
             figures,
             wakeups: vcpus.map(|time| time.wakeups.len()).sum(),
             source: format!(
-                "{name} is {vm} of {file}: {}{}",
+                "{name} is {vm} of {file}: {}{}{}",
                 scale.reason,
-                kernels(host, foreign)
+                kernels(host, foreign),
+                partial(foreign)
             ),
         })
     }
@@ -175,6 +176,14 @@ fn kernels(host: &Recorded, foreign: &Recorded) -> String {
             format!("; exits cost what they cost on {release}, and this host has {own}")
         }
         _ => String::new(),
+    }
+}
+
+/// Whether its demand may be of a part only, as a clause.
+const fn partial(foreign: &Recorded) -> &'static str {
+    match foreign.answers.source.partial {
+        true => "; less of that recording was read than was recorded",
+        false => "",
     }
 }
 

@@ -106,6 +106,8 @@ pub struct Observed {
     pub with: Vec<String>,
     /// More recordings without it.
     pub again: Vec<String>,
+    /// Of all these, the ones of which less was read than was recorded.
+    pub partial: Vec<String>,
     /// A row for each quantity of each VM.
     pub rows: Vec<ObservedRow>,
     /// Rows that are right.
@@ -132,6 +134,11 @@ struct Shown {
 pub struct Observation {
     with: Vec<Measured>,
     without: Vec<Measured>,
+    /// Names of the recordings with the change.
+    changed: Vec<String>,
+    /// Names of those without it, but for the replayed one.
+    unchanged: Vec<String>,
+    partial: Vec<String>,
 }
 
 impl Observation {
@@ -141,37 +148,55 @@ impl Observation {
         Self {
             with: Vec::new(),
             without: vec![base.recorded.measured_with_halts()],
+            changed: Vec::new(),
+            unchanged: Vec::new(),
+            partial: Vec::new(),
         }
     }
 
-    /// Adds a recording made with the change.
+    /// Adds a recording made with the change, by its name.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchVm`]
-    pub fn add_changed(&mut self, base: &Baseline, recorded: &Recorded) -> Result<(), Error> {
+    pub fn add_changed(
+        &mut self,
+        base: &Baseline,
+        name: String,
+        recorded: &Recorded,
+    ) -> Result<(), Error> {
         self.with.push(measured(&base.recorded, recorded)?);
+        self.look_whether_whole(&name, recorded);
+        self.changed.push(name);
         Ok(())
     }
 
-    /// Adds one more recording made without the change.
+    /// Adds one more recording made without the change, by its name.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchVm`]
-    pub fn add_unchanged(&mut self, base: &Baseline, recorded: &Recorded) -> Result<(), Error> {
+    pub fn add_unchanged(
+        &mut self,
+        base: &Baseline,
+        name: String,
+        recorded: &Recorded,
+    ) -> Result<(), Error> {
         self.without.push(measured(&base.recorded, recorded)?);
+        self.look_whether_whole(&name, recorded);
+        self.unchanged.push(name);
         Ok(())
     }
 
-    /// Compares with the prediction of a variant. `with` and `again` are the recordings' names.
+    fn look_whether_whole(&mut self, name: &str, recorded: &Recorded) {
+        if recorded.answers.source.partial {
+            self.partial.push(name.to_owned());
+        }
+    }
+
+    /// Compares with the prediction of a variant.
     #[must_use]
-    pub fn compare(
-        &self,
-        variant: &Variant,
-        paths: Vec<String>,
-        again: Vec<String>,
-    ) -> Option<Observed> {
+    pub fn compare(&self, variant: &Variant) -> Option<Observed> {
         let mut rows = Vec::new();
         for delta in &variant.changes {
             let Some((vm, quantity)) = delta.time() else {
@@ -203,8 +228,9 @@ impl Observation {
         let beyond = || rows.iter().filter(|row| row.stands_out());
         Some(Observed {
             variant: variant.name.clone(),
-            with: paths,
-            again,
+            with: self.changed.clone(),
+            again: self.unchanged.clone(),
+            partial: self.partial.clone(),
             right: rows.iter().filter(|row| row.is_right).count(),
             beyond_spread: beyond().count(),
             right_signs: beyond().filter(|row| row.has_sign()).count(),

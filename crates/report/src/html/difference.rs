@@ -4,7 +4,7 @@ use super::chart::{cut_note, visible};
 use super::{Axis, Cell, Chart, Color, Interval, Lead, Mark, Page, Part, Table};
 use crate::difference::{Change, Comparison, Side, Word, found};
 use crate::terminal::difference::{
-    intervals, list, no_change, not_compared, quantity, shown_setting, word,
+    intervals, list, no_change, not_compared, partial, quantity, shown_setting, word,
 };
 use crate::units::Times;
 
@@ -70,6 +70,9 @@ fn fact(name: &str, side: &Side) -> String {
 }
 
 fn warnings(name: &str, side: &Side, page: &mut Page) {
+    if let Some(text) = partial(side) {
+        page.warning(format!("{name}: {text}"));
+    }
     if !side.only_here.is_empty() {
         page.warning(format!("VMs only {name}: {}", list(&side.only_here)));
     }

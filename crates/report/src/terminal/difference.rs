@@ -63,6 +63,9 @@ fn sides(comparison: &Comparison, screen: &mut Screen) {
         for kernel in side.kernels.iter().take(NAMES) {
             screen.dim(4, kernel);
         }
+        if let Some(text) = partial(side) {
+            screen.warn(4, &text);
+        }
         if !side.only_here.is_empty() {
             let text = format!("only {name}: {}", list(&side.only_here));
             screen.warn(2, &text);
@@ -79,6 +82,12 @@ fn sides(comparison: &Comparison, screen: &mut Screen) {
         }
     }
     screen.dim(2, &intervals(&comparison.before, &comparison.after));
+}
+
+/// What is said of recordings that are not read whole.
+pub(crate) fn partial(side: &Side) -> Option<String> {
+    let names = list(&side.partial);
+    (!names.is_empty()).then(|| format!("less was read than was recorded: {names}"))
 }
 
 /// What a side does not show without a tracepoint.

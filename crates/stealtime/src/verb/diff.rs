@@ -134,6 +134,9 @@ impl Diff {
             let whole = Selection::default();
             let analyzed = input::analyze(file.path(), &recording, None, whole, unwanted)?;
             analyzed.tell();
+            if let Some(error) = &analyzed.cut {
+                output::note(&format!("stealtime: {error}"));
+            }
             let answers = &analyzed.answers;
             let slices = input::slices(file.path(), &recording, difference::SLICES, answers)?;
             if side.snapshot.is_none() {

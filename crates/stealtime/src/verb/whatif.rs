@@ -168,7 +168,7 @@ impl WhatIf {
         }
         self.replay(&base, &plans, &mut document)?;
         if let (Some(observation), Some(variant)) = (observation, document.variants.first()) {
-            document.seen = observation.compare(variant, shown(&self.seen), shown(&self.again));
+            document.seen = observation.compare(variant);
         }
         if !document.partial {
             self.export(&base, twice.path(), &plans, &mut document)?;
@@ -258,13 +258,14 @@ impl WhatIf {
         let read = |path: &Path| -> Result<Recorded, CliError> {
             Ok(self.read(Twice::new(path)?.path(), None)?.recorded)
         };
+        let name = |path: &Path| path.display().to_string();
         let mut observation = Observation::new(base);
         for path in &self.seen {
-            let added = observation.add_changed(base, &read(path)?);
+            let added = observation.add_changed(base, name(path), &read(path)?);
             added.map_err(|error| of_file(path, &error))?;
         }
         for path in &self.again {
-            let added = observation.add_unchanged(base, &read(path)?);
+            let added = observation.add_unchanged(base, name(path), &read(path)?);
             added.map_err(|error| of_file(path, &error))?;
         }
         Ok(Some(observation))

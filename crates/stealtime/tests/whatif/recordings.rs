@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{HACKBENCH, answer, common, complaint};
+use super::{HACKBENCH, answer, common, complaint, traces};
 
 #[test]
 fn the_self_test_has_a_row_for_each_recording() {
@@ -33,6 +33,39 @@ fn the_self_test_knows_recordings_by_what_they_hold() {
         !out.contains("notes.txt") && !out.contains("empty"),
         "{out}"
     );
+}
+
+#[test]
+fn recordings_that_are_cut_short_are_named_where_they_count() {
+    const CFS: &str = "svm-cfs/trace.dat";
+    let folder = tempfile::tempdir().expect("a folder");
+    let cut = folder.path().join("cut.dat").display().to_string();
+    let whole = std::fs::read(traces().join(CFS)).expect("a recording");
+    std::fs::write(&cut, &whole[..whole.len() * 2 / 3]).expect("a part");
+    let asked = [
+        CFS,
+        "--set",
+        "host.hz=1000",
+        "--seen",
+        CFS,
+        "--again",
+        &cut,
+        "--seeds",
+        "2",
+    ];
+    let out = answer(&asked);
+    let said = format!("Less was read than was recorded of {cut}.");
+    let flow = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flow(&out).contains(&said), "{out}");
+    let json: Value =
+        serde_json::from_str(&answer(&[&asked[..], &["--json"]].concat())).expect("JSON");
+    assert_eq!(json["recording_partial"], false);
+    assert_eq!(json["seen"]["with"], Value::from(vec![CFS]));
+    assert_eq!(json["seen"]["partial"], Value::from(vec![cut.clone()]));
+    let foreign = format!("{cut}:vm0=other");
+    let out = answer(&[CFS, "--with", &foreign, "--seeds", "2"]);
+    let said = "less of that recording was read than was recorded";
+    assert!(flow(&out).contains(said), "{out}");
 }
 
 #[test]
