@@ -18,7 +18,7 @@ const SHARED: &str = "Shared objects";
 /// A row that stands for all keys of a shared object.
 const REST: &str = "…";
 /// Beginnings of rows that the recordings of the test need not have.
-const RARE: [&str; 18] = [
+const RARE: [&str; 19] = [
     "`stealtime fit` lacks[]",
     "`stealtime fit` curves[].points[]",
     "`stealtime fit` curves[].failure.check",
@@ -35,6 +35,7 @@ const RARE: [&str; 18] = [
     "`stealtime fit --rebalance` before",
     "`stealtime fit --rebalance` after",
     "`stealtime fit --self-test` [].steps[].rows[].work_ms",
+    "`stealtime reproduce` results[].left_out[]",
     "`stealtime whatif` vcpus[] to_ns",
     "`stealtime whatif` auto.tried[].on_host[].managers[]",
 ];
@@ -422,6 +423,42 @@ fn simulator(page: &Page, folder: &Path) {
     }
 }
 
+/// Tables of many recordings, published results, and the reference.
+fn others(page: &Page, folder: &Path) {
+    let cfs = recording("svm-cfs/trace.dat");
+    let out = printed(
+        folder,
+        &["analyze", &cfs, "--out", "fleet", "--key", "time", "--json"],
+    );
+    page.object("`stealtime analyze --out`", "", &json(&out));
+    let results = ["counter-offsets", "notification-suppression"];
+    let arguments = [&["reproduce", "--quick", "--json"], &results[..]].concat();
+    let out = printed(folder, &arguments);
+    page.object("`stealtime reproduce`", "", &json(&out));
+    let scenarios = recording("../../../scenarios/published");
+    let out = printed(
+        folder,
+        &[
+            "calibrate",
+            "counter-offsets",
+            "--dry-run",
+            "--json",
+            "--scenarios",
+            &scenarios,
+        ],
+    );
+    page.object("`stealtime calibrate`", "", &json(&out));
+    for (section, options) in [
+        ("`stealtime knobs`", &[][..]),
+        ("`stealtime knobs --workloads`", &["--workloads"]),
+    ] {
+        let out = printed(folder, &[&["knobs", "--json"], options].concat());
+        for row in json(&out).as_array().expect("an array") {
+            page.object(section, "[]", row);
+        }
+    }
+}
+
 fn check(page: &Page, folder: &Path) {
     let faulty = ["pi-notify", "--variant", "as-posted-v1"];
     let agents = ["--agents", "plain-apicv", "--keep-in", "."];
@@ -450,6 +487,7 @@ fn every_key_that_is_printed_has_a_row_and_the_reverse() {
     difference(&page, folder.path());
     whatif(&page, folder.path());
     simulator(&page, folder.path());
+    others(&page, folder.path());
     check(&page, folder.path());
     let missing = page.missing();
     assert!(
