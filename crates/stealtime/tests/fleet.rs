@@ -151,6 +151,25 @@ fn what_the_folder_has_is_not_read_again() {
 }
 
 #[test]
+fn tables_that_lack_what_was_read_are_named() {
+    let folder = folder();
+    let ask = |more: &[&str]| {
+        let asked = [&["cfs.dat"], more, &["-o", "out"]].concat();
+        let (status, _, errors) = analyze(folder.path(), &asked);
+        assert_eq!(status, Some(0), "{errors}");
+        errors
+    };
+    assert_eq!(ask(&["--key", "time,ready"]), "");
+    // Nothing is read: every table has the recording.
+    assert!(!ask(&["--key", "time"]).contains("earlier call"));
+    let said = ask(&["lost.dat", "--key", "time"]);
+    assert!(
+        said.contains("out: an earlier call wrote ready.parquet, without the recordings"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_many_recordings_cannot_have_is_refused() {
     let folder = folder();
     for (arguments, expected) in [

@@ -247,6 +247,9 @@ impl Analyze {
             )));
         }
         let written = self.write_tables(&fleet, &recordings, keys)?;
+        if !missing.is_empty() {
+            note_older(fleet.path(), &written);
+        }
         let (failed, partial) = fleet.troubles(&recordings)?;
         let summary = Summary {
             folder: fleet.path().display().to_string(),
@@ -438,6 +441,28 @@ impl Summary<'_> {
                 stealtime_report::escape::terminal(&self.folder)
             )
         })
+    }
+}
+
+/// Names tables that an earlier call wrote and this one did not: they lack what was read now.
+fn note_older(folder: &Path, written: &[Written]) {
+    let names = Table::all()
+        .flat_map(|table| Form::ALL.map(|form| format!("{}.{}", table.name(), form.extension())));
+    let is_older = |name: &String| {
+        let path = folder.join(name);
+        path.exists() && !written.iter().any(|written| written.path == path)
+    };
+    let older: Vec<String> = names.filter(is_older).collect();
+    if let [first, files @ ..] = &older[..] {
+        let further = match files.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        output::note(&format!(
+            "{}: an earlier call wrote {first}{further}, without the recordings read now: give its --key and \
+             --results too",
+            folder.display(),
+        ));
     }
 }
 
