@@ -63,8 +63,13 @@ pub(crate) fn handle_interrupts() {
 /// (<https://no-color.org>).
 pub(crate) fn color() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    has_screen() && !refused
+}
+
+/// Whether standard output is a terminal that obeys escapes: Emacs's shell, for one, does not.
+pub(crate) fn has_screen() -> bool {
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !refused && !dumb
+    io::stdout().is_terminal() && !dumb
 }
 
 /// A line on standard error, safe for a terminal. Without a reader it is dropped.

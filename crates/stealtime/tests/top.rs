@@ -34,9 +34,8 @@ fn samples_are_text_or_lines_of_json() {
     }
 }
 
-/// A window that is closed, or a connection that breaks.
-#[test]
-fn the_screen_ends_with_its_terminal() {
+/// The command on a terminal of its own, with that terminal's other side.
+fn on_terminal(command: &mut std::process::Command) -> (std::process::Child, std::fs::File) {
     use rustix::pty;
     // A child that had this side, too, would keep the terminal.
     let flags = pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY | pty::OpenptFlags::CLOEXEC;
@@ -54,13 +53,25 @@ fn the_screen_ends_with_its_terminal() {
         ws_ypixel: 0,
     };
     rustix::termios::tcsetwinsize(&slave, size).expect("a size");
-    let mut top = stealtime(&["top", "--replay", RECORDING])
+    let child = command
         .stdin(open().expect("keys"))
         .stdout(open().expect("a screen"))
         .stderr(slave)
         .spawn()
         .expect("started");
-    let mut screen = std::fs::File::from(master);
+    // The command has the terminal's files as long as it lives.
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    (child, std::fs::File::from(master))
+}
+
+/// A window that is closed, or a connection that breaks.
+#[test]
+fn the_screen_ends_with_its_terminal() {
+    let mut command = stealtime(&["top", "--replay", RECORDING]);
+    let (mut top, mut screen) = on_terminal(command.env("TERM", "xterm"));
     let mut shown = Vec::new();
     while !String::from_utf8_lossy(&shown).contains("web") {
         let mut part = [0; 4096];
@@ -70,6 +81,20 @@ fn the_screen_ends_with_its_terminal() {
     drop(screen);
     let status = top.wait().expect("it ends");
     assert_eq!(status.code(), Some(0));
+}
+
+/// Emacs's shell shows escapes as they are.
+#[test]
+fn a_dumb_terminal_gets_tables() {
+    let mut command = stealtime(&["top", "--replay", RECORDING, "--for", "1s"]);
+    let (mut top, mut screen) = on_terminal(command.env("TERM", "dumb"));
+    let mut shown = Vec::new();
+    // The end of a terminal is an error.
+    let _ = screen.read_to_end(&mut shown);
+    assert_eq!(top.wait().expect("it ends").code(), Some(0));
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("longest wait"), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown}");
 }
 
 /// What `scx_stealtime` publishes, with a name that a terminal must not see as it is.

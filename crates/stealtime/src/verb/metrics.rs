@@ -35,8 +35,8 @@ Examples:
   sudo stealtime metrics --textfile /var/lib/node_exporter/stealtime.prom
   stealtime metrics --replay trace.dat --textfile -
 
-Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which go at the end;
-nothing else is written.
+Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which
+go at the end; nothing else is written.
 Capabilities are dropped once tracing has begun. The page needs no password: listen on 127.0.0.1, or
 put a proxy in front of it.")]
 pub(crate) struct Metrics {

@@ -8,7 +8,6 @@ mod screen;
 mod screen_tests;
 mod view;
 
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +15,9 @@ use clap::Args;
 
 use crate::args::Form;
 use crate::error::CliError;
+use crate::output;
 use crate::watched::{Collection, Watched};
+pub(crate) use view::vcpu_name;
 use view::{Column, Shape};
 
 /// Show where guest time goes while it goes: VMs, their vCPUs, and the host's CPUs
@@ -33,8 +34,8 @@ Examples:
   sudo stealtime top --format json --for 1m | jq '.vms[] | {vm, ready_ns}'
   stealtime top --replay trace.dat
 
-Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which go at the end;
-nothing else is written.
+Needs root and tracefs. The host gets BPF programs, or a tracing instance (--collector), which
+go at the end; nothing else is written.
 Keys: ? shows them. A second with lost events is marked, and its numbers are lower bounds.")]
 pub(crate) struct Top {
     /// Write text, or JSON lines with --format json, instead of a screen; so it is without a terminal
@@ -88,7 +89,7 @@ impl Top {
     /// Does it.
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let is_json = self.form.is_json();
-        let is_batch = self.batch || is_json || !io::stdout().is_terminal();
+        let is_batch = self.batch || is_json || !output::has_screen();
         let mut watched = match &self.replay {
             Some(path) => Watched::recording(path, self.interval, !is_batch)?,
             None => Watched::host(self.interval, &self.collection, 0)?,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stealtime_collector::Sample;
 use stealtime_host::{Scheduler, Share};
+use stealtime_report::counted;
 
 use super::view::{self, Column, Shape};
 use crate::error::CliError;
@@ -152,7 +153,8 @@ fn text(sample: &Sample, cost: &Cost, shape: &Shape, limit: usize, scheduler: &[
         text.push('\n');
     }
     if vms > limit {
-        text.push_str(&format!("and {} VMs more: --top {vms}\n", vms - limit));
+        let hidden = counted((vms - limit) as u64, "VM");
+        text.push_str(&format!("and {hidden} more: --top {vms}\n"));
     }
     text.push('\n');
     text

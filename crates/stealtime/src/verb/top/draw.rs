@@ -23,10 +23,10 @@ const KEYS: [(&str, &str); 12] = [
     ("Up Down PgUp PgDn Home End", "select a VM"),
     (
         "Enter",
-        "show one VM: its vCPUs, exits, causes and longest waits",
+        "one VM: its vCPUs, exits, causes and longest waits",
     ),
     ("Esc", "back to all VMs; in the list, drop the filter"),
-    ("< > F6", "sort by the column to the left or right"),
+    ("< > F6", "sort by the column left or right, shown or not"),
     ("I", "sort the other way round"),
     ("/ F3 F4", "filter by a part of the name; Enter keeps it"),
     ("v F5", "vCPUs below their VMs"),
@@ -39,13 +39,13 @@ const KEYS: [(&str, &str); 12] = [
 
 /// Definitions, for the help.
 const MEANINGS: [&str; 8] = [
-    "guest      in the guest                 exits  handling exits, in KVM or in the VMM",
+    "guest      in the guest                 exits  handling exits in KVM or VMM",
     "poll       polling for a wakeup         halted asleep: the guest is idle",
     "ready      runnable, not on a CPU: steal",
     "throttled  of ready: the bandwidth (cpu.max) is used up",
     "wakeup p99 99 of 100 wakeups run within this time",
-    "All shares are of the time of the VM's vCPUs. `?` behind a name: which vCPUs are the VM's is a guess.",
-    "PARTIAL: events were lost in this interval, and its numbers are lower bounds: a larger --buffer helps.",
+    "Shares are of the time of the VM's vCPUs. `VM?`: its vCPUs are a guess.",
+    "PARTIAL: events were lost, numbers are lower bounds: a larger --buffer helps.",
     "The numbers of a second are those of `stealtime analyze` of a recording of it.",
 ];
 
@@ -112,14 +112,16 @@ fn foot_line(app: &App) -> Line<'static> {
         true => "/ filter".to_owned(),
         false => format!("/ filter: {filter}"),
     };
-    let order = if app.shape.reverse {
+    // Names begin with the first letter, numbers with the largest.
+    let is_ascending = app.shape.reverse != (app.shape.sort == Column::Name);
+    let order = if is_ascending {
         "ascending"
     } else {
         "descending"
     };
     let sort = app.shape.sort.title();
     Line::from(format!(
-        "? help  {filter}  < > sort: {sort}, {order}  Enter one VM  v vCPUs  Space pause  {leave}"
+        "? help  {leave}  {filter}  < > sort: {sort}, {order}  Enter one VM  v vCPUs  Space pause"
     ))
 }
 
@@ -155,10 +157,12 @@ fn draw_list(frame: &mut Frame<'_>, app: &App, sample: &Sample, area: Rect) {
     let is_selected = |row: &view::Row| !row.is_vcpu && Some(&row.vm) == selected.as_ref();
     let position = rows.iter().position(is_selected);
     let mut state = TableState::default().with_selected(position);
-    frame.render_stateful_widget(table(app, &rows), area, &mut state);
+    frame.render_stateful_widget(table(app, &rows, area.width), area, &mut state);
 }
 
-fn table(app: &App, rows: &[view::Row]) -> Table<'static> {
+/// A table for so many cells of width.
+fn table(app: &App, rows: &[view::Row], width: u16) -> Table<'static> {
+    let columns = Column::fitting(width, app.shape.sort);
     let title = |column: Column| {
         let mut style = Style::new().add_modifier(Modifier::REVERSED);
         if column == app.shape.sort {
@@ -166,9 +170,11 @@ fn table(app: &App, rows: &[view::Row]) -> Table<'static> {
         }
         Cell::from(aligned(column, column.title())).style(style)
     };
-    let head = Row::new(Column::ALL.map(title));
+    let head = Row::new(columns.iter().copied().map(title));
     let body = rows.iter().map(|row| {
-        let cells = Column::ALL.map(|column| aligned(column, &row.cells[column as usize]));
+        let cells = columns
+            .iter()
+            .map(|&column| aligned(column, &row.cells[column as usize]));
         let style = match row.ready {
             ready if !app.has_color || ready < WARN => Style::new(),
             ready if ready < BAD => Style::new().fg(Color::Yellow),
@@ -176,8 +182,8 @@ fn table(app: &App, rows: &[view::Row]) -> Table<'static> {
         };
         Row::new(cells).style(style)
     });
-    let widths = Column::ALL.map(|column| match column {
-        Column::Name => Constraint::Min(column.width()),
+    let widths = columns.iter().map(|&column| match column {
+        Column::Name => Constraint::Fill(1),
         column => Constraint::Length(column.width()),
     });
     Table::new(body, widths)
@@ -222,7 +228,7 @@ fn draw_vm(frame: &mut Frame<'_>, app: &App, vm: &Vm, sample: &Sample, area: Rec
     let rows = vm.vcpus.iter();
     let rows = rows.map(|vcpu| view::vcpu_row(vm, vcpu, sample.length_ns()));
     let rows: Vec<view::Row> = rows.collect();
-    frame.render_widget(table(app, &rows), vcpus);
+    frame.render_widget(table(app, &rows, vcpus.width), vcpus);
 
     let mut lines = vec![Line::styled("exits a second, and their time", bold)];
     lines.extend(exit_rows(vm, sample).into_iter().map(Line::from));

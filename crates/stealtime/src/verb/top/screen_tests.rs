@@ -9,7 +9,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 use super::app::{App, Mode};
 use super::draw;
-use super::view::{Column, Shape};
+use super::view::{self, Column, Shape};
 use crate::watched::Watched;
 
 const SHAPE: Shape = Shape {
@@ -62,6 +62,47 @@ fn the_screen_lists_vms_and_shows_one() {
     press(&mut app, &[KeyCode::Esc]);
     text(&mut app, "?");
     insta::assert_snapshot!("help", screen(&app, 110, 30));
+}
+
+#[test]
+fn a_narrow_terminal_shows_fewer_columns_and_no_part_of_a_number() {
+    let mut app = app();
+    for sort in Column::ALL {
+        app.shape.sort = sort;
+        for width in [30, 47, 60, 80, 90, 101, 102] {
+            let columns = Column::fitting(width, sort);
+            assert!(
+                columns.contains(&Column::Name) && columns.contains(&sort),
+                "{width}"
+            );
+            let text = screen(&app, width, 8);
+            let rows = view::rows(app.sample.as_ref().expect("a sample"), &app.shape);
+            for (line, row) in text.lines().skip(3).zip(&rows) {
+                let words: Vec<&str> = line.trim_matches('"').split_whitespace().collect();
+                let cells = columns
+                    .iter()
+                    .map(|&column| row.cells[column as usize].as_str());
+                let cells: Vec<&str> = cells.flat_map(str::split_whitespace).collect();
+                assert_eq!(words, cells, "{width} cells, sorted by {sort:?}");
+            }
+        }
+        assert_eq!(Column::fitting(102, sort), Column::ALL);
+        assert_eq!(Column::fitting(0, sort), [Column::Name]);
+    }
+    app.shape.sort = Column::Ready;
+    insta::assert_snapshot!("narrow", screen(&app, 80, 8));
+    app.shape.sort = Column::Name;
+    assert!(screen(&app, 80, 8).contains("sort: VM, ascending"));
+    text(&mut app, "?");
+    let help = |width| -> Vec<String> {
+        let shown = screen(&app, width, 24);
+        // Between the lines on the host and the one on keys.
+        let lines = shown.lines().skip(2).take(21);
+        lines
+            .map(|line| line.trim_matches('"').trim_end().to_owned())
+            .collect()
+    };
+    assert_eq!(help(80), help(200));
 }
 
 #[test]

@@ -66,6 +66,40 @@ impl Column {
         }
     }
 
+    /// The columns that a screen of `width` cells shows whole, from left to right. A number that is cut
+    /// on its left reads as another one.
+    pub(crate) fn fitting(width: u16, sort: Self) -> Vec<Self> {
+        /// Those that go first in a narrow terminal come last.
+        const BY_NEED: [Column; 10] = [
+            Column::Ready,
+            Column::Stall,
+            Column::Guest,
+            Column::Throttled,
+            Column::Wakeup,
+            Column::Exits,
+            Column::Halt,
+            Column::Poll,
+            Column::Vcpus,
+            Column::Rate,
+        ];
+        let mut shown = vec![Self::Name];
+        let mut room = width.saturating_sub(Self::Name.width());
+        let first = (sort != Self::Name).then_some(sort);
+        let further = BY_NEED.into_iter().filter(|&column| column != sort);
+        for column in first.into_iter().chain(further) {
+            let needed = column.width() + 1;
+            // Names may be cut for the column by which rows stand.
+            let cuts_names = column == sort && needed < width;
+            if needed > room && !cuts_names {
+                break;
+            }
+            room = room.saturating_sub(needed);
+            shown.push(column);
+        }
+        shown.sort_by_key(|&column| column as usize);
+        shown
+    }
+
     /// Its width on the screen, in cells; of the first the least.
     pub(crate) const fn width(self) -> u16 {
         match self {
@@ -75,7 +109,7 @@ impl Column {
             Self::Throttled => 9,
             Self::Wakeup => 10,
             Self::Stall => 12,
-            Self::Rate => 9,
+            Self::Rate => 10,
         }
     }
 }
@@ -227,14 +261,19 @@ pub(crate) fn rows(sample: &Sample, shape: &Shape) -> Vec<Row> {
     rows
 }
 
+/// A vCPU by its number, else by its thread.
+pub(crate) fn vcpu_name(vcpu: u32, tid: i32) -> String {
+    match vcpu {
+        u32::MAX => format!("thread {tid}"),
+        number => format!("vCPU {number}"),
+    }
+}
+
 /// The row of a vCPU.
 pub(crate) fn vcpu_row(vm: &Vm, vcpu: &Vcpu, length: u64) -> Row {
-    let number = match vcpu.vcpu {
-        u32::MAX => "?".to_owned(),
-        number => number.to_string(),
-    };
     let ended = if vcpu.has_ended { " ended" } else { "" };
-    let titles = [format!("  vCPU {number}{ended}"), String::new()];
+    let name = vcpu_name(vcpu.vcpu, vcpu.tid);
+    let titles = [format!("  {name}{ended}"), String::new()];
     Row {
         vm: vm.vm.clone(),
         cells: cells(
@@ -307,9 +346,9 @@ pub(crate) fn stall(stall: &Stall, now: u64) -> String {
         false => format!("{:.1} s ago", now.saturating_sub(end) as f64 / 1e9),
     };
     format!(
-        "{:>8}  vCPU {:<3} CPU {:<3} {:9}  {cause}  ({age})",
+        "{:>8}  {:<8} CPU {:<3} {:9}  {cause}  ({age})",
         time(stall.ns),
-        stall.vcpu,
+        vcpu_name(stall.vcpu, stall.tid),
         stall.cpu,
         stall.kind
     )
@@ -318,6 +357,20 @@ pub(crate) fn stall(stall: &Stall, now: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vcpu_without_a_number_is_named_by_its_thread() {
+        let waited = |vcpu| {
+            let stall = Stall {
+                vcpu,
+                tid: 77,
+                ..Stall::default()
+            };
+            super::stall(&stall, 0)
+        };
+        assert!(waited(3).contains(" vCPU 3 "), "{}", waited(3));
+        assert!(waited(u32::MAX).contains(" thread 77 "));
+    }
 
     #[test]
     fn times_have_three_digits() {

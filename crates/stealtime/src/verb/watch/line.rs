@@ -11,6 +11,7 @@ use stealtime_whatif::Watched;
 use super::disk::{Done, Outcome};
 use super::trigger::{Seen, Trigger};
 use crate::verb::record::size;
+use crate::verb::top::vcpu_name;
 
 /// VMs and conditions that a line of text has.
 const SHOWN: usize = 3;
@@ -125,10 +126,7 @@ fn sentence(finding: &Seen) -> String {
 
 /// A wait for a CPU: which vCPU, where, and by what.
 fn waited(wait: &Stall) -> String {
-    let vcpu = match wait.vcpu {
-        u32::MAX => format!("thread {}", wait.tid),
-        number => format!("vCPU {number}"),
-    };
+    let vcpu = vcpu_name(wait.vcpu, wait.tid);
     let cause = match wait.who.is_empty() {
         true => wait.cause.to_owned(),
         false => format!("{} {}", wait.cause, wait.who),
