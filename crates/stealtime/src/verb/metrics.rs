@@ -133,6 +133,7 @@ impl Metrics {
     ) -> Result<(), CliError> {
         let began = Instant::now();
         let mut written = began;
+        let mut failure = String::new();
         loop {
             let goes_on = watched.poll()?;
             while let Some((sample, cost)) = watched.sample() {
@@ -148,10 +149,21 @@ impl Metrics {
                 std::thread::sleep(ROUND);
             }
             if written.elapsed() >= TEXTFILE && self.file().is_some() {
-                self.write(totals)?;
+                self.write_or_say(totals, &mut failure);
                 written = Instant::now();
             }
         }
+    }
+
+    /// Writes the file, or says once why it cannot: the next time may have room. Counters would begin
+    /// anew if this process ended.
+    fn write_or_say(&self, totals: &Mutex<Totals>, failure: &mut String) {
+        let error = self.write(totals).err();
+        let now = error.map_or_else(String::new, |error| error.to_string());
+        if !now.is_empty() && now != *failure {
+            output::note(&format!("stealtime: {now}; it is tried again every 15 s"));
+        }
+        *failure = now;
     }
 
     /// Writes the file of `--textfile`, whole or not at all.
@@ -169,5 +181,35 @@ impl Metrics {
             (None, Some(_)) => output::to_stdout(|writer| writer.write_all(text.as_bytes())),
             (None, None) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        metrics: Metrics,
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_tried_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("later/stealtime.prom");
+        let options = [Path::new("metrics"), Path::new("--textfile"), &path];
+        let Cli { metrics } = Cli::try_parse_from(options).expect("options");
+        let totals = Mutex::new(Totals::new(1));
+        let mut failure = String::new();
+        metrics.write_or_say(&totals, &mut failure);
+        assert!(failure.contains("No such file"), "{failure}");
+        std::fs::create_dir(folder.path().join("later")).expect("room");
+        metrics.write_or_say(&totals, &mut failure);
+        assert_eq!(failure, "");
+        let text = std::fs::read_to_string(&path).expect("written");
+        assert!(text.contains("stealtime_host_cpus 0"), "{text}");
     }
 }

@@ -129,7 +129,8 @@ impl Totals {
         let fallback = vm.pid.map(|pid| format!("pid{pid}"));
         let fallback = fallback.filter(|fallback| *fallback != vm.vm);
         let unnamed = fallback.and_then(|fallback| self.vms.remove(&fallback));
-        let is_kept = self.vms.contains_key(&vm.vm) || self.vms.len() < self.max_vms;
+        let apart = self.vms.len() - usize::from(self.vms.contains_key(OTHERS));
+        let is_kept = self.vms.contains_key(&vm.vm) || apart < self.max_vms;
         let key = if is_kept { vm.vm.as_str() } else { OTHERS };
         let totals = self.vms.entry(key.to_owned()).or_default();
         totals.seen = end;
@@ -188,13 +189,29 @@ impl VmTotals {
     }
 }
 
-/// A label's value, cut to its longest length.
+/// A label's value. One that is too long is cut, and ends with a hash of the whole. Otherwise two series
+/// could have the same labels, which Prometheus refuses.
 pub(super) fn shortened(value: &str) -> String {
-    value.chars().take(MAX_LABEL).collect()
+    if value.chars().count() <= MAX_LABEL {
+        return value.to_owned();
+    }
+    let end = format!("~{:08x}", hash(value));
+    let begin = value.chars().take(MAX_LABEL - end.len());
+    begin.chain(end.chars()).collect()
+}
+
+/// FNV-1a, which is the same in each version of this program: labels stay as they are.
+fn hash(text: &str) -> u32 {
+    let bytes = text.bytes().map(u32::from);
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ byte).wrapping_mul(0x0100_0193)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn sample(name: &str, end_ns: u64) -> Sample {
@@ -245,6 +262,28 @@ mod tests {
             // A VM that has ended goes with time, though its last sample is from the future.
             assert_eq!(totals.vms.contains_key("old"), matches!(number, 1..=3));
         }
+    }
+
+    #[test]
+    fn long_values_are_cut_and_stay_apart() {
+        let long = "x".repeat(MAX_LABEL);
+        assert_eq!(shortened(&long), long);
+        let labels = ["0", "1"].map(|end| shortened(&format!("{long}{end}")));
+        assert_eq!(
+            labels.each_ref().map(|label| label.len()),
+            [MAX_LABEL, MAX_LABEL]
+        );
+        assert_ne!(labels[0], labels[1]);
+        // The reference value of FNV-1a.
+        assert_eq!(hash("foobar"), 0xbf9c_f968);
+        let mut totals = Totals::new(10);
+        for end in ["0", "1"] {
+            let mut sample = sample(&format!("{long}{end}"), 1);
+            sample.vms[0].pid = None;
+            totals.add(&sample, &Cost::default(), |_| None);
+        }
+        let labels: BTreeSet<&Labels> = totals.vms.values().map(|vm| &vm.labels).collect();
+        assert_eq!(labels.len(), 2);
     }
 
     #[test]
