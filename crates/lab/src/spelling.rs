@@ -40,6 +40,7 @@ pub(crate) fn closest<'a>(
 pub fn suggestion(name: &str, candidates: &[&str]) -> String {
     match closest(name, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
+        None if candidates.is_empty() => "none is known".to_owned(),
         None if candidates.len() <= MOST => format!("known are {}", candidates.join(", ")),
         None => {
             let (first, rest) = (candidates[..MOST].join(", "), candidates.len() - MOST);
@@ -68,5 +69,6 @@ mod tests {
         let many: Vec<String> = (0..30).map(|n| format!("q{n}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(suggestion("zebra", &many).ends_with("q22, q23, and 6 more"));
+        assert_eq!(suggestion("zebra", &[]), "none is known");
     }
 }

@@ -174,6 +174,13 @@ fn refusals_of_rights_are_one_sentence_and_leave_nothing() {
                       `stealtime record --perf` may still be allowed",
         },
         Refusal {
+            setup: "mkdir -m 700 kept".to_owned(),
+            command: format!(
+                "{UNPRIVILEGED} \"$0\" try --set kvm.halt_poll_ns=0 --yes --run-folder kept"
+            ),
+            message: "stealtime: try: kept: it is not of this user: turning knobs needs root",
+        },
+        Refusal {
             setup: nothing,
             command: format!("setpriv --bounding-set=-perfmon,-sys_admin {RECORD} --perf"),
             message: "stealtime: perf_event_open refuses sched:sched_switch: Permission denied (os \

@@ -82,6 +82,7 @@ impl Loaded {
             programs.push(loaded);
         }
         selection.refuse(&refused);
+        name_loss(selection);
         let shared = |map: &OwnedFd, len, protection| {
             let mapped = Shared::new(map, 0, len, protection);
             mapped.map_err(|source| BpfError::new("share a BPF map", source))
@@ -192,6 +193,15 @@ fn exit_fields(tracefs: &Folder) -> Option<ExitFields> {
     })
 }
 
+/// Samples use the expiry of timers for bandwidth alone, and recordings for more.
+fn name_loss(selection: &mut Selection) {
+    let rows = selection.missing.iter_mut();
+    for row in rows.filter(|row| row.events == ["timer:hrtimer_expire_entry"]) {
+        row.without =
+            "throttled time counts as idle; CAP_SYSLOG shows the addresses of the kernel's timers";
+    }
+}
+
 /// Addresses of the timers of bandwidth limits. `None`: the kernel does not show addresses (`kptr_restrict`),
 /// or has no limits.
 fn timers() -> Option<[u64; 2]> {
@@ -210,6 +220,27 @@ fn timers() -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_samples_lose_without_timers_is_named() {
+        let point = |system: &str, name: &str| Tracepoint {
+            system: system.to_owned(),
+            name: name.to_owned(),
+        };
+        let points = [
+            point("timer", "hrtimer_expire_entry"),
+            point("sched", "sched_waking"),
+        ];
+        let mut selection = Selection {
+            tracepoints: points.to_vec(),
+            missing: Vec::new(),
+        };
+        selection.refuse(&points);
+        name_loss(&mut selection);
+        let losses: Vec<&str> = selection.missing.iter().map(|row| row.without).collect();
+        assert!(losses[0].starts_with("throttled time counts as idle"));
+        assert!(losses[1].starts_with("wakers are unknown"));
+    }
 
     /// `exit` without a result. The verifier of the host itself refuses it, where it is asked.
     #[test]

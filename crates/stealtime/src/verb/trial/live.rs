@@ -212,6 +212,11 @@ pub(super) fn needs_root(error: StoreError) -> CliError {
         StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             stopped(format!("{error}: turning knobs needs root"))
         }
+        // The folder of an earlier trial, which root has made.
+        StoreError::NotPrivate(path) if !rustix::process::geteuid().is_root() => stopped(format!(
+            "{}: it is not of this user: turning knobs needs root",
+            path.display()
+        )),
         _ => stopped(error),
     }
 }
