@@ -87,6 +87,13 @@ pub struct Times {
 }
 
 impl Times {
+    /// All of it: of a vCPU that starts or ends within the interval, less than the interval.
+    #[must_use]
+    pub const fn total_ns(&self) -> u64 {
+        let on_cpu = self.guest_ns + self.exit_ns + self.poll_ns;
+        on_cpu + self.halt_ns + self.ready_ns + self.unknown_ns
+    }
+
     /// Adds that of another.
     pub const fn add(&mut self, added: &Self) {
         self.guest_ns += added.guest_ns;

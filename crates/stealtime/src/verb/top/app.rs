@@ -52,6 +52,8 @@ pub(super) struct App {
     pub(super) is_typing: bool,
     /// The selected VM, by its name, so that it stays selected where rows move.
     pub(super) selected: Option<String>,
+    /// The selected vCPU of the VM that is shown alone, by its row.
+    pub(super) vcpu: usize,
     pub(super) is_over: bool,
     pub(super) has_color: bool,
     /// Waits of the latest minute, in the order in which they were seen.
@@ -71,6 +73,7 @@ impl App {
             is_paused: false,
             is_typing: false,
             selected: None,
+            vcpu: 0,
             is_over: false,
             has_color,
             stalls: VecDeque::new(),
@@ -177,7 +180,7 @@ impl App {
             }
             KeyCode::Enter => {
                 if let (Mode::List, Some(name)) = (&self.mode, self.selected_name()) {
-                    self.mode = Mode::Vm(name);
+                    (self.mode, self.vcpu) = (Mode::Vm(name), 0);
                 }
             }
             code => self.on_move(code),
@@ -200,19 +203,16 @@ impl App {
     }
 
     fn on_move(&mut self, code: KeyCode) {
+        if let Mode::Vm(_) = self.mode {
+            let vcpus = self.vm().map_or(0, |vm| vm.vcpus.len());
+            self.vcpu = moved(code, self.vcpu, vcpus).unwrap_or(self.vcpu);
+            return;
+        }
         let names: Vec<String> = self.vms().iter().map(|vm| vm.vm.clone()).collect();
-        let last = names.len().saturating_sub(1);
         let position = self.position().unwrap_or(0);
-        let moved = match code {
-            KeyCode::Down | KeyCode::Char('j') => position + 1,
-            KeyCode::Up | KeyCode::Char('k') => position.saturating_sub(1),
-            KeyCode::PageDown => position + PAGE,
-            KeyCode::PageUp => position.saturating_sub(PAGE),
-            KeyCode::Home => 0,
-            KeyCode::End => last,
-            _ => return,
-        };
-        self.selected = names.get(moved.min(last)).cloned();
+        if let Some(position) = moved(code, position, names.len()) {
+            self.selected = names.get(position).cloned();
+        }
     }
 
     fn sort_by_next(&mut self, step: usize) {
@@ -233,4 +233,19 @@ impl App {
         let position = self.position().unwrap_or(0);
         vms.get(position).map(|vm| vm.vm.clone())
     }
+}
+
+/// The position among so many rows after a key; `None`: the key moves nothing.
+fn moved(code: KeyCode, position: usize, rows: usize) -> Option<usize> {
+    let last = rows.saturating_sub(1);
+    let moved = match code {
+        KeyCode::Down | KeyCode::Char('j') => position + 1,
+        KeyCode::Up | KeyCode::Char('k') => position.saturating_sub(1),
+        KeyCode::PageDown => position + PAGE,
+        KeyCode::PageUp => position.saturating_sub(PAGE),
+        KeyCode::Home => 0,
+        KeyCode::End => last,
+        _ => return None,
+    };
+    Some(moved.min(last))
 }

@@ -20,7 +20,10 @@ const BAD: u64 = 200;
 
 /// The keys, for the help.
 const KEYS: [(&str, &str); 12] = [
-    ("Up Down PgUp PgDn Home End", "select a VM"),
+    (
+        "Up Down PgUp PgDn Home End",
+        "select a VM, or one of its vCPUs",
+    ),
     (
         "Enter",
         "one VM: its vCPUs, exits, causes and longest waits",
@@ -222,13 +225,15 @@ fn draw_vm(frame: &mut Frame<'_>, app: &App, vm: &Vm, sample: &Sample, area: Rec
         Span::raw(format!("  {text}")),
     ]);
     frame.render_widget(Paragraph::new(line), title);
-    let causes_text = Paragraph::new(ready_line(vm, sample)).wrap(Wrap { trim: true });
+    let causes_text = Paragraph::new(ready_line(vm)).wrap(Wrap { trim: true });
     frame.render_widget(causes_text, causes);
 
     let rows = vm.vcpus.iter();
     let rows = rows.map(|vcpu| view::vcpu_row(vm, vcpu, sample.length_ns()));
     let rows: Vec<view::Row> = rows.collect();
-    frame.render_widget(table(app, &rows, vcpus.width), vcpus);
+    let selected = app.vcpu.min(rows.len().saturating_sub(1));
+    let mut state = TableState::default().with_selected(selected);
+    frame.render_stateful_widget(table(app, &rows, vcpus.width), vcpus, &mut state);
 
     let mut lines = vec![Line::styled("exits a second, and their time", bold)];
     lines.extend(exit_rows(vm, sample).into_iter().map(Line::from));
@@ -253,7 +258,7 @@ fn exit_lines(vm: &Vm) -> u16 {
 
 fn exit_rows(vm: &Vm, sample: &Sample) -> Vec<String> {
     let length = sample.length_ns().max(1);
-    let whole = length * vm.vcpus.len().max(1) as u64;
+    let whole = vm.times.total_ns().max(1);
     let rows = vm.exits_by_reason.iter().take(EXITS);
     rows.map(|row| {
         let rate = u128::from(row.count) * 1_000_000_000 / u128::from(length);
@@ -268,13 +273,13 @@ fn exit_rows(vm: &Vm, sample: &Sample) -> Vec<String> {
 }
 
 /// Ready time by cause.
-fn ready_line(vm: &Vm, sample: &Sample) -> String {
-    let whole = sample.length_ns() * vm.vcpus.len().max(1) as u64;
+fn ready_line(vm: &Vm) -> String {
+    let whole = vm.times.total_ns().max(1);
     let mut rows = vm.times.ready.rows();
     rows.sort_by_key(|row| std::cmp::Reverse(row.1));
     let parts = rows.iter().filter(|row| row.1 > 0).map(|(cause, ns)| {
         let cause = stealtime_analysis::answers::cause_in_words(cause);
-        format!("{cause} {:.1}%", 100.0 * *ns as f64 / whole.max(1) as f64)
+        format!("{cause} {:.1}%", 100.0 * *ns as f64 / whole as f64)
     });
     let parts: Vec<String> = parts.collect();
     match parts.is_empty() {

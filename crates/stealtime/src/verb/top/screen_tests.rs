@@ -106,6 +106,30 @@ fn a_narrow_terminal_shows_fewer_columns_and_no_part_of_a_number() {
 }
 
 #[test]
+fn all_vcpus_of_one_vm_can_be_seen() {
+    let mut app = app();
+    let sample = app.sample.as_mut().expect("a sample");
+    let vm = sample.vms.iter_mut().find(|vm| vm.vm == "db").expect("db");
+    vm.vcpus = (0..32)
+        .map(|vcpu| stealtime_collector::Vcpu {
+            vcpu,
+            ..vm.vcpus[0].clone()
+        })
+        .collect();
+    press(&mut app, &[KeyCode::Home, KeyCode::Enter]);
+    let shown = |app: &App, vcpu: u32| screen(app, 80, 24).contains(&format!("  vCPU {vcpu} "));
+    assert!(!shown(&app, 10) && !shown(&app, 31));
+    press(&mut app, &[KeyCode::PageDown]);
+    assert!(shown(&app, 10) && !shown(&app, 31));
+    press(&mut app, &[KeyCode::End]);
+    assert!(shown(&app, 31) && !shown(&app, 10));
+    press(&mut app, &[KeyCode::PageUp]);
+    assert!(shown(&app, 21) && !shown(&app, 31));
+    press(&mut app, &[KeyCode::Esc]);
+    assert_eq!(app.selected_name().as_deref(), Some("db"));
+}
+
+#[test]
 fn keys_sort_filter_pause_and_quit() {
     let mut app = app();
     let names = |app: &App| -> Vec<String> { app.vms().iter().map(|vm| vm.vm.clone()).collect() };

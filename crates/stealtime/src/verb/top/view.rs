@@ -169,24 +169,16 @@ fn rate(events: u64, length: u64) -> String {
     count(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
-/// What shares and rates are of, in ns.
-#[derive(Clone, Copy)]
-struct Share {
-    /// Time of all vCPUs.
-    whole: u64,
-    /// The interval.
-    length: u64,
-}
-
+/// The cells of a row. Rates are of `length`, the interval in ns.
 fn cells(
     titles: [String; 2],
     times: &Times,
-    share: Share,
+    length: u64,
     wakeups: &Wakeups,
     stall_ns: u64,
 ) -> [String; Column::ALL.len()] {
     let [name, vcpus] = titles;
-    let Share { whole, length } = share;
+    let whole = times.total_ns();
     [
         name,
         vcpus,
@@ -212,7 +204,7 @@ pub(crate) fn vms<'s>(sample: &'s Sample, shape: &Shape) -> Vec<&'s Vm> {
     let is_shown = |vm: &&Vm| vm.vm.to_lowercase().contains(&filter);
     let mut vms: Vec<&Vm> = sample.vms.iter().filter(is_shown).collect();
     vms.sort_by(|a, b| a.vm.cmp(&b.vm));
-    let share = |part: u64, vm: &Vm| per_mille(part, vm.vcpus.len() as u64 * sample.length_ns());
+    let share = |part: u64, vm: &Vm| per_mille(part, vm.times.total_ns());
     let key = |vm: &Vm| match shape.sort {
         Column::Name => 0,
         Column::Vcpus => vm.vcpus.len() as u64,
@@ -238,21 +230,14 @@ pub(crate) fn rows(sample: &Sample, shape: &Shape) -> Vec<Row> {
     let length = sample.length_ns();
     let mut rows = Vec::new();
     for vm in vms(sample, shape) {
-        let whole = vm.vcpus.len() as u64 * length;
         let guess = if vm.guessed { "?" } else { "" };
         let name = format!("{}{guess}", escape::short(&escape::terminal(&vm.vm), 40));
         let titles = [name, vm.vcpus.len().to_string()];
         rows.push(Row {
             vm: vm.vm.clone(),
-            cells: cells(
-                titles,
-                &vm.times,
-                Share { whole, length },
-                &vm.wakeups,
-                stall_of(vm),
-            ),
+            cells: cells(titles, &vm.times, length, &vm.wakeups, stall_of(vm)),
             is_vcpu: false,
-            ready: per_mille(vm.times.ready_ns, whole),
+            ready: per_mille(vm.times.ready_ns, vm.times.total_ns()),
         });
         if shape.vcpus {
             rows.extend(vm.vcpus.iter().map(|vcpu| vcpu_row(vm, vcpu, length)));
@@ -276,18 +261,9 @@ pub(crate) fn vcpu_row(vm: &Vm, vcpu: &Vcpu, length: u64) -> Row {
     let titles = [format!("  {name}{ended}"), String::new()];
     Row {
         vm: vm.vm.clone(),
-        cells: cells(
-            titles,
-            &vcpu.times,
-            Share {
-                whole: length,
-                length,
-            },
-            &vcpu.wakeups,
-            vcpu.stall_ns,
-        ),
+        cells: cells(titles, &vcpu.times, length, &vcpu.wakeups, vcpu.stall_ns),
         is_vcpu: true,
-        ready: per_mille(vcpu.times.ready_ns, length),
+        ready: per_mille(vcpu.times.ready_ns, vcpu.times.total_ns()),
     }
 }
 
@@ -357,6 +333,42 @@ pub(crate) fn stall(stall: &Stall, now: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `watch` and `analyze` count it.
+    #[test]
+    fn shares_are_of_the_time_that_vcpus_exist() {
+        let times = Times {
+            guest_ns: 100,
+            ready_ns: 300,
+            ..Times::default()
+        };
+        let vcpu = Vcpu {
+            times,
+            has_ended: true,
+            ..Vcpu::default()
+        };
+        let sample = Sample {
+            end_ns: 1000,
+            vms: vec![Vm {
+                times,
+                vcpus: vec![vcpu],
+                ..Vm::default()
+            }],
+            ..Sample::default()
+        };
+        let shape = Shape {
+            sort: Column::Ready,
+            reverse: false,
+            filter: String::new(),
+            vcpus: true,
+        };
+        let rows = rows(&sample, &shape);
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            assert_eq!(row.cells[Column::Ready as usize], "75.0%");
+            assert_eq!(row.ready, 750);
+        }
+    }
 
     #[test]
     fn a_vcpu_without_a_number_is_named_by_its_thread() {

@@ -198,8 +198,7 @@ impl Triggers {
 /// A VM's figure in a sample, in percent or us. `None` without a vCPU or a wakeup.
 fn value(figure: Watched, vm: &Vm) -> Option<f64> {
     let times = &vm.times;
-    let span = times.guest_ns + times.exit_ns + times.poll_ns + times.halt_ns;
-    let span = span + times.ready_ns + times.unknown_ns;
+    let span = times.total_ns();
     let share = |ns: u64| (span > 0).then(|| 100.0 * ns as f64 / span as f64);
     let wakeups = (vm.wakeups.count > 0).then_some(&vm.wakeups);
     let micros = |ns: u64| ns as f64 / 1_000.0;
