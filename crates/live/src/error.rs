@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub enum RecordError {
     /// tracefs is not mounted where the kernel has it.
     #[error(
-        "the tracing file system is not mounted: `mount -t tracefs nodev {}`, then record again",
+        "the tracing file system is not mounted: `mount -t tracefs nodev {}`, then try again",
         path.display()
     )]
     NotMounted {
@@ -295,13 +295,13 @@ mod tests {
             messages.map(|error| error.to_string()),
             [
                 "the tracing file system is not mounted: `mount -t tracefs nodev /sys/kernel/tracing`, then \
-                 record again",
+                 try again",
                 "this kernel has no ftrace: /sys/kernel/tracing does not exist; boot a kernel with CONFIG_FTRACE, \
                  as distributions have",
                 "/sys/kernel/tracing/instances: the kernel has no tracing instances; use `stealtime record \
                  --print`",
                 "the tracing file system is not mounted: `mount -t tracefs nodev /sys/kernel/tracing`, then \
-                 record again; perf_event_open takes tracepoints by their ids, and only tracefs has these",
+                 try again; perf_event_open takes tracepoints by their ids, and only tracefs has these",
                 "perf_event_open refuses sched:sched_switch: Permission denied (os error 13); it needs root, \
                  CAP_PERFMON or kernel.perf_event_paranoid below 0 (it is 2)",
                 "the kernel has no event sched:sched_switch, without which no question can be answered: boot a \

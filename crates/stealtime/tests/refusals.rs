@@ -206,13 +206,13 @@ fn refusals_of_hosts_are_one_sentence_and_leave_nothing() {
             setup: hidden.clone(),
             command: RECORD.to_owned(),
             message: "stealtime: the tracing file system is not mounted: `mount -t tracefs nodev \
-                      /sys/kernel/tracing`, then record again",
+                      /sys/kernel/tracing`, then try again",
         },
         Refusal {
             setup: hidden,
             command: format!("{RECORD} --perf"),
             message: "stealtime: the tracing file system is not mounted: `mount -t tracefs nodev \
-                      /sys/kernel/tracing`, then record again; perf_event_open takes tracepoints by \
+                      /sys/kernel/tracing`, then try again; perf_event_open takes tracepoints by \
                       their ids, and only tracefs has these",
         },
         Refusal {

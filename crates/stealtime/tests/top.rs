@@ -237,7 +237,14 @@ fn what_cannot_be_is_refused() {
             vec!["metrics", "--replay", RECORDING, "--listen", &address],
             "give another port, or port 0 for a free one",
         ),
-        (vec!["metrics"], "--listen <ADDRESS:PORT>"),
+        (
+            vec!["metrics"],
+            "<--listen <ADDRESS:PORT>|--textfile <FILE>>",
+        ),
+        (
+            vec!["metrics", "--listen", "localhost:9725"],
+            "expected an address and a port: 127.0.0.1:9725",
+        ),
         (
             vec!["top", "--interval", "5ms"],
             "an interval is 100ms at least",

@@ -190,6 +190,23 @@ fn a_guard_stops_the_trial() {
 }
 
 #[test]
+fn an_error_stops_the_trial() {
+    let host = FakeHost::new();
+    fs::remove_file(host.path("recordings/b.dat")).expect("a link");
+    let settings = ["--set", "vm.web.cpu_weight=300", "--no-prediction"];
+    let (status, output, error) = run(&mut host.command(&[&settings[..], &SHORT].concat()));
+    assert_eq!(status, Some(2), "{error}");
+    let line = output.lines().find(|line| line.starts_with("Stopped in"));
+    let line = line.expect(&output);
+    assert!(
+        line.starts_with("Stopped in turn 2 of 4 (B) by an error: "),
+        "{line}"
+    );
+    assert!(output.contains("cpu.weight: 100 again"), "{output}");
+    host.assert_as_before();
+}
+
+#[test]
 fn what_cannot_be_tried_is_refused_with_reasons() {
     let host = FakeHost::new();
     fs::remove_file(host.path("root").join(POLL)).expect("a file");

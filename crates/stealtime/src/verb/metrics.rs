@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use crate::error::CliError;
 use crate::output;
@@ -39,13 +39,10 @@ Needs root and tracefs. The host gets BPF programs, or a tracing instance (--col
 go at the end; nothing else is written.
 Capabilities are dropped once tracing has begun. The page needs no password: listen on 127.0.0.1, or
 put a proxy in front of it.")]
+#[command(group = ArgGroup::new("to").required(true).multiple(true).args(["listen", "textfile"]))]
 pub(crate) struct Metrics {
     /// Serve http://ADDRESS/metrics; port 0 takes a free one and says which
-    #[arg(
-        long,
-        value_name = "ADDRESS:PORT",
-        required_unless_present = "textfile"
-    )]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
 
     /// Write the metrics to this file every 15 s, for node_exporter's textfile collector; `-` is standard
@@ -75,6 +72,15 @@ pub(crate) struct Metrics {
     /// Read the counters of scx_stealtime from this file
     #[arg(long, value_name = "FILE", hide = true)]
     scheduler: Option<PathBuf>,
+}
+
+/// A text is no address to listen on.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected an address and a port: 127.0.0.1:9725, [::1]:9725, or 0.0.0.0:9725 for all")]
+struct NoAddress;
+
+fn address(text: &str) -> Result<SocketAddr, NoAddress> {
+    text.parse().map_err(|_| NoAddress)
 }
 
 impl Metrics {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use stealtime_lab::units::{Plain, TimeError, time};
-use stealtime_report::json;
+use stealtime_report::{counted, json};
 use stealtime_trial::{Action, Host, RunFolder, Session, Side, Turns, recover, watch};
 use stealtime_whatif::{Condition, RecordedTurns};
 
@@ -291,7 +291,11 @@ impl Try {
                 Err(CliError::Found(format!("stopped: {guard}")))
             }
             End::Error(error) => {
-                document.stopped = Some(error.to_string());
+                let reason = match &error {
+                    CliError::Try(reason) => reason.clone(),
+                    error => error.to_string(),
+                };
+                document.stopped = Some(format!("by an error: {reason}"));
                 Err(error)
             }
         }
@@ -309,9 +313,10 @@ impl Try {
         let pairs = usize::try_from(pairs).unwrap_or(usize::MAX);
         if !(2..=10_000).contains(&pairs) {
             return Err(stopped(format!(
-                "--for {:?} with --turn {:?} gives {pairs} pairs of turns: from 2 to 10,000 are needed to \
-                 see chance",
-                self.total, self.turn
+                "--for {:?} with --turn {:?} gives {} of turns: from 2 to 10,000 are needed to see chance",
+                self.total,
+                self.turn,
+                counted(pairs as u64, "pair")
             )));
         }
         let slice = self.slice.unwrap_or(match self.stop_if.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use stealtime_report::{escape, wrap};
+use stealtime_report::{counted, escape, wrap};
 use stealtime_trial::{Fate, Outcome, Side};
 use stealtime_whatif::{SeenTurns, TurnFigure, Word};
 
@@ -167,11 +167,14 @@ fn table(output: &mut String, name: &str, compared: &SeenTurns) {
         paragraph(output, "  ", &line);
     }
     for (vm, slices) in &compared.missing {
-        let line = format!("{vm} is not in {slices} slices: its figures are of the others.");
+        let slices = counted(*slices as u64, "slice");
+        let line = format!("{vm} is not in {slices}: its figures are of the others.");
         paragraph(output, "  ", &line);
     }
     for (vm, slices) in &compared.without_wakeups {
-        let line = format!("{vm} never wakes in {slices} slices: they have no wakeup p99.");
+        let lack = if *slices == 1 { "it has" } else { "they have" };
+        let slices = counted(*slices as u64, "slice");
+        let line = format!("{vm} never wakes in {slices}: {lack} no wakeup p99.");
         paragraph(output, "  ", &line);
     }
     if compared.lost > 0 {
