@@ -62,10 +62,12 @@ pub(crate) struct KnownVms {
 }
 
 impl KnownVms {
-    /// What the host knows of its VMs.
+    /// What the host knows of its VMs. One that has ended since the latest sample is in the next one yet.
     pub(crate) fn set(&mut self, vms: &[KnownVm]) {
-        self.names.clear();
-        self.processes.clear();
+        let running = &self.running;
+        self.names.retain(|process, _| running.contains(process));
+        self.processes
+            .retain(|_, process| running.contains(process));
         for vm in vms {
             self.names.insert(vm.pid, vm.name.clone());
             let threads = vm.threads.iter().map(|&tid| (tid, vm.pid));

@@ -330,7 +330,8 @@ impl Watched {
 
     /// What the host knows of the VM of a process.
     pub(crate) fn facts(&self, pid: i32) -> Option<&VmFacts> {
-        self.facts.by_pid.get(&pid)
+        let facts = &self.facts;
+        facts.by_pid.get(&pid).or_else(|| facts.former.get(&pid))
     }
 
     /// Ends it: the host is left as it was.
@@ -383,6 +384,8 @@ impl Replay {
 #[derive(Default)]
 struct Facts {
     by_pid: BTreeMap<i32, VmFacts>,
+    /// Those of the snapshot before: a VM that has ended since is in the next sample yet.
+    former: BTreeMap<i32, VmFacts>,
     /// Processes that a snapshot has been read for.
     tried: BTreeSet<i32>,
     reading: Option<Receiver<Snapshot>>,
@@ -435,7 +438,7 @@ impl Facts {
     }
 
     fn learn(&mut self, snapshot: &Snapshot, collector: &mut Collector) {
-        self.by_pid.clear();
+        self.former = std::mem::take(&mut self.by_pid);
         let mut known = Vec::new();
         for vm in snapshot.all_vms() {
             let is_libvirt = matches!(
