@@ -216,6 +216,11 @@ mod tests {
         metrics.write_or_say(&totals, &mut failure);
         assert_eq!(failure, "");
         let text = std::fs::read_to_string(&path).expect("written");
-        assert!(text.contains("stealtime_host_cpus 0"), "{text}");
+        assert!(
+            text.contains("stealtime_collector_samples_total 0"),
+            "{text}"
+        );
+        // No host has 0 CPUs.
+        assert!(!text.contains("\nstealtime_host_cpus "), "{text}");
     }
 }

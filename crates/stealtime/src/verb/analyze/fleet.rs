@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stealtime_fleet::{Fleet, FleetError, Identity, Outcome, RecordingTables, Table, Written};
 use stealtime_lab::sweep::Form;
-use stealtime_report::{Key, json};
+use stealtime_report::{Key, counted, json};
 
 use super::{Analyze, Format};
 use crate::args::{Recording, threads};
@@ -119,7 +119,8 @@ impl Many {
         if paths.len() < count {
             let repeated = count - paths.len();
             output::note(&format!(
-                "stealtime: {repeated} recordings are named twice, and count once"
+                "stealtime: {} more than once: each recording counts once",
+                counted(repeated as u64, "name")
             ));
         }
         if paths.is_empty() {
@@ -436,8 +437,8 @@ impl Summary<'_> {
             }
             writeln!(
                 writer,
-                "{} recordings in {}",
-                self.recordings,
+                "{} in {}",
+                counted(self.recordings as u64, "recording"),
                 stealtime_report::escape::terminal(&self.folder)
             )
         })

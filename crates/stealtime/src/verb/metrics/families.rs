@@ -98,7 +98,12 @@ fn encode_host(form: &mut impl Form, totals: &Totals) -> fmt::Result {
     let help = "Time of the host's CPUs by what they ran";
     form.times("host_cpu", help, modes.collect())?;
     let single = |value: u64| vec![(Labels::new(), value)];
-    form.gauges("host_cpus", "CPUs of the host", single(totals.cpus))?;
+    // Unknown before the first sample: 0 would be a number.
+    let cpus = match totals.samples {
+        0 => Vec::new(),
+        _ => single(totals.cpus),
+    };
+    form.gauges("host_cpus", "CPUs of the host", cpus)?;
     let help = "Events that were collected";
     form.counters("collector_events", help, single(totals.events))?;
     let help = "Events that were lost, as far as their number is known";
