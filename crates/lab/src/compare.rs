@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::metric::{Better, Metric, Subject, Unit};
 use crate::run::{RunError, Runs, VariantRuns};
 use crate::scenario::{Scenario, Setting};
-use crate::stats::{Difference, Estimate, difference, estimate};
+use crate::stats::{Difference, Estimate, all_equal, difference, estimate};
 
 /// A variant of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -90,7 +90,7 @@ type Key = (Subject, String);
 #[must_use]
 pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
     let kinds = kinds(runs);
-    let identical_seeds = are_identical(runs);
+    let identical_seeds = all_equal(runs.variants.iter().map(|v| v.runs.iter().flatten()));
     let values: Vec<BTreeMap<Key, Vec<Option<f64>>>> = runs
         .variants
         .iter()
@@ -126,22 +126,6 @@ pub fn compare(scenario: &Scenario, runs: &Runs) -> Comparison {
             .collect(),
         rows: rows.collect(),
     }
-}
-
-/// Whether some variant has several runs, and those of each variant are equal.
-fn are_identical(runs: &Runs) -> bool {
-    let mut is_compared = false;
-    for variant in &runs.variants {
-        let mut finished = variant.runs.iter().flatten();
-        let first = finished.next();
-        for run in finished {
-            is_compared = true;
-            if Some(run) != first {
-                return false;
-            }
-        }
-    }
-    is_compared
 }
 
 fn column(variant: &VariantRuns, seeds: &[u64]) -> Column {

@@ -103,6 +103,24 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
+/// Whether some group has several items, and those of each group are equal.
+pub(crate) fn all_equal<T: PartialEq>(
+    groups: impl IntoIterator<Item = impl IntoIterator<Item = T>>,
+) -> bool {
+    let mut is_compared = false;
+    for group in groups {
+        let mut items = group.into_iter();
+        let first = items.next();
+        for item in items {
+            is_compared = true;
+            if Some(item) != first {
+                return false;
+            }
+        }
+    }
+    is_compared
+}
+
 /// Half the width of the 95 % confidence interval of the difference of the means of two samples, by Welch's
 /// t: variances may differ. `None` with fewer than two values on a side.
 #[must_use]

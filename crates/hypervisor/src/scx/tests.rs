@@ -115,9 +115,8 @@ fn a_woken_task_lets_the_current_one_run_for_a_while() {
     }
 }
 
-#[test]
-fn the_receiver_runs_on_a_loan_until_its_answer() {
-    let mut host = Host::new();
+/// The current task lends its slice to the receiver of its IPI. A third task is ready.
+fn lend(host: &mut Host) -> [TaskId; 2] {
     let receiver = host.awake(0, None);
     let [sender, third] = [(); 2].map(|()| host.awake(0, None));
     // The receiver has had more than its share.
@@ -137,6 +136,13 @@ fn the_receiver_runs_on_a_loan_until_its_answer() {
         kicked: None,
     };
     assert_eq!(yielded, Ok(served));
+    [sender, receiver]
+}
+
+#[test]
+fn the_receiver_runs_on_a_loan_until_its_answer() {
+    let mut host = Host::new();
+    let [sender, receiver] = lend(&mut host);
     assert_eq!(host.pick(), Some(receiver));
     host.now_ns += MS / 5;
     let lag = host.scx.lag_ns(receiver).expect("a task");
@@ -250,20 +256,7 @@ fn a_timer_ends_the_loan_of_a_nominee() {
 #[test]
 fn a_loan_without_an_answer_goes_back_as_it_is_used_up() {
     let mut host = Host::new();
-    let receiver = host.awake(0, None);
-    let [sender, third] = [(); 2].map(|()| host.awake(0, None));
-    host.now_ns += 4 * MS;
-    assert_eq!(host.pick(), Some(sender));
-    host.now_ns += MS / 10;
-    let awaits = Awaits::Receiver {
-        task: receiver,
-        sent_ns: host.now_ns,
-        shows_eoi: true,
-    };
-    let yielded = host
-        .scx
-        .yield_to(host.cpu, third, awaits, host.now_ns, &Anywhere);
-    assert!(matches!(yielded, Ok(Yielded::Served { .. })), "{yielded:?}");
+    let [sender, receiver] = lend(&mut host);
     let picked = host.scx.pick(host.cpu, host.now_ns, &Anywhere);
     let picked = picked.map(|picked| (picked.task, picked.loan_end_ns));
     assert_eq!(picked, Ok((Some(receiver), None)), "its EOI ends the loan");

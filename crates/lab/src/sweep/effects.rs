@@ -14,7 +14,7 @@ use super::time::{Time, state, times};
 use crate::metric::{Better, Unit};
 use crate::scenario::Setting;
 use crate::spelling::suggestion;
-use crate::stats::{Difference, Estimate, difference, estimate};
+use crate::stats::{Difference, Estimate, all_equal, difference, estimate};
 
 /// Metrics that are looked at if none are named.
 const USUAL: [&str; 2] = ["throughput", "latency mean"];
@@ -111,30 +111,13 @@ pub(super) struct Values<'c> {
 impl Values<'_> {
     /// Of each point the first value: of the others nothing.
     fn keep_first(&mut self, seeds: usize) {
-        for point in self.of.chunks_mut(seeds.max(1)) {
+        for point in self.of.chunks_mut(seeds) {
             let measured = point.iter_mut().filter(|value| !value.is_nan());
             for value in measured.skip(1) {
                 *value = f64::NAN;
             }
         }
     }
-}
-
-/// Whether some point has several values, and those of each point are equal.
-fn are_identical(values: &[Values<'_>], seeds: usize) -> bool {
-    let mut is_compared = false;
-    let points = values.iter().flat_map(|v| v.of.chunks(seeds.max(1)));
-    for point in points {
-        let mut measured = point.iter().filter(|value| !value.is_nan());
-        let first = measured.next();
-        for value in measured {
-            is_compared = true;
-            if Some(value) != first {
-                return false;
-            }
-        }
-    }
-    is_compared
 }
 
 pub(super) fn summary(
@@ -144,6 +127,7 @@ pub(super) fn summary(
     threads: NonZeroUsize,
 ) -> Result<Summary, SweepError> {
     let columns = Columns::of(plan, journal);
+    let seeds = plan.seeds.len().max(1);
     let mut chosen = chosen(&columns.all, metrics)?;
     let requested = chosen.len();
     let states = columns.all.iter().enumerate();
@@ -180,10 +164,12 @@ pub(super) fn summary(
             }
         }
     }
-    let identical_seeds = are_identical(&values, plan.seeds.len());
+    let points = values.iter().flat_map(|v| v.of.chunks(seeds));
+    let measured = points.map(|point| point.iter().filter(|value| !value.is_nan()));
+    let identical_seeds = all_equal(measured);
     if identical_seeds {
         for values in &mut values {
-            values.keep_first(plan.seeds.len());
+            values.keep_first(seeds);
         }
     }
     let (measured, states) = values.split_at(requested);
