@@ -1,9 +1,11 @@
 //! Snapshots of other VMMs, built from the layouts that their sources have, and a stream of QEMU's own.
 #![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 
-use guest_clock::snapshot::{Assumed, MadeBy, Missing, Snapshot, SnapshotError, inspect};
+use guest_clock::snapshot::{
+    Assumed, MAX_SNAPSHOT_BYTES, MadeBy, Missing, Snapshot, SnapshotError, inspect, inspect_stream,
+};
 use guest_clock::{GuestClocks, ImportError, LoadError, Options, Policy, fake::FakeHost};
 
 const TSC: u64 = 7_500_000_000_000;
@@ -301,6 +303,34 @@ fn a_stream_of_qemu_11_is_read() {
     assert_eq!(snapshot.clock.unwrap().clock_ns, 73_283_695);
     let tscs: Vec<_> = snapshot.vcpus.iter().map(|vcpu| vcpu.tsc).collect();
     assert_eq!(tscs, [Some(1), Some(1)]);
+}
+
+/// A pipe gives its bytes once. Of a long stream the end is kept, at whatever length.
+#[test]
+fn a_pipe_is_read_as_a_file_is() {
+    let bytes = qemu(2);
+    let (head, rest) = bytes.split_at(8);
+    for memory in [
+        0,
+        1,
+        MAX_SNAPSHOT_BYTES - bytes.len() as u64,
+        MAX_SNAPSHOT_BYTES - bytes.len() as u64 + 1,
+        MAX_SNAPSHOT_BYTES,
+        2 * MAX_SNAPSHOT_BYTES + 5,
+    ] {
+        let mut pipe = head.chain(std::io::repeat(0).take(memory)).chain(rest);
+        let read = inspect_stream(&mut pipe);
+        has_all(&read.unwrap(), MadeBy::Qemu, 2);
+    }
+    let state = cloud_hypervisor(2);
+    let read = inspect_stream(&mut state.as_bytes());
+    has_all(&read.unwrap(), MadeBy::CloudHypervisor, 2);
+    let mut endless = std::io::repeat(b'{');
+    let refused = inspect_stream(&mut endless);
+    assert!(
+        matches!(refused, Err(SnapshotError::TooLarge { .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -387,12 +387,7 @@ fn reported_failures_are_quoted_as_they_are_shown() {
 #[test]
 fn snapshots_are_inspected_and_rehearsed_as_quoted() {
     let dir = tempfile::tempdir().unwrap();
-    let data = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../guest-clock/tests/data/qemu-11.1.3-kvm-devices.bin.zst"
-    );
-    let stream = zstd::decode_all(std::fs::File::open(data).unwrap()).unwrap();
-    std::fs::write(dir.path().join("migration.bin"), stream).unwrap();
+    std::fs::write(dir.path().join("migration.bin"), stream(0)).unwrap();
     let page = include_str!("../../../docs/clock-snapshots.md");
     let facts = page.split_once("```json\n").unwrap().1;
     let facts = facts.split_once("```").unwrap().0;
@@ -453,4 +448,77 @@ fn what_is_no_snapshot_or_no_host_ends_with_status_2_and_the_reason() {
     );
     let shown = stdout(&["rehearse", &state, "--host", &slow], 1);
     assert_eq!(shown.matches("REFUSED: ").count(), 3, "{shown}");
+}
+
+/// A stream of QEMU as a file, with as much memory in it as this.
+fn stream(memory: usize) -> Vec<u8> {
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../guest-clock/tests/data/qemu-11.1.3-kvm-devices.bin.zst"
+    );
+    let stream = zstd::decode_all(std::fs::File::open(data).unwrap()).unwrap();
+    let (head, rest) = stream.split_at(8);
+    [head, &vec![0; memory], rest].concat()
+}
+
+/// A pipe cannot be gone back in, and a stream of QEMU has the guest's memory ahead of its clocks.
+#[test]
+fn a_snapshot_in_a_pipe_is_read_as_a_file_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("migration.bin");
+    std::fs::write(&file, stream(0)).unwrap();
+    let expected = stdout(&["inspect", file.to_str().unwrap()], 0);
+    for (input, memory) in [("/dev/stdin", 0), ("-", 0), ("-", 40 << 20)] {
+        let mut inspect = Command::new(env!("CARGO_BIN_EXE_stealtime"))
+            .args(["clock", "inspect", input])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // What is not read is seen in the output.
+        let _ = inspect.stdin.take().unwrap().write_all(&stream(memory));
+        let output = inspect.wait_with_output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(printed, expected, "{input}, {memory} bytes of memory");
+    }
+}
+
+/// The library's names mean nothing to who runs the command, in a table or in JSON.
+#[test]
+fn rehearsals_name_the_command_s_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, contents: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let page = include_str!("../../../docs/clock-snapshots.md");
+    let facts = page.split_once("```json\n").unwrap().1;
+    let facts = file("host.json", facts.split_once("```").unwrap().0.as_bytes());
+    let migration = file("migration.bin", &stream(0));
+    let scaled = format!("{STATES}/x86-scaled");
+    let scaled = [scaled.as_str(), "--accept-inexact", "--unequal", "highest"];
+    let by_value = [migration.as_str(), "--taken", "5", "--read-within", "5"];
+    for (snapshot, status, expected) in [
+        (&scaled[..], 0, "its kvmclock ran ahead"),
+        (&by_value, 1, "or accept the bound with --accept-inexact"),
+    ] {
+        let arguments = [&["rehearse"], snapshot, &["--host", &facts, "--json"]].concat();
+        let shown = stdout(&arguments, status);
+        assert!(shown.contains(expected) && !shown.contains("::"), "{shown}");
+        let table = stdout(&arguments[..arguments.len() - 1], status);
+        assert!(!table.contains("::"), "{table}");
+    }
+    for (option, value) in [
+        ("--taken", "9223372036854775808"),
+        ("--pause", "9223372036854775808"),
+        ("--read-within", "9223372036854775808"),
+        ("--guest-khz", "0"),
+        ("--source-khz", "2147483647"),
+    ] {
+        let output = clock(&["rehearse", &migration, "--host", &facts, option, value]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("invalid value '{value}' for '{option} ");
+        assert!(error.contains(&expected), "{error}");
+    }
 }

@@ -15,7 +15,7 @@ mod firecracker;
 mod qemu;
 
 use std::fmt;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom};
 
 use serde::Serialize;
 use stealtime_hypervisor::counter::kvm_clock::{
@@ -365,6 +365,33 @@ pub fn inspect<R: Read + Seek>(file: &mut R) -> Result<Snapshot, SnapshotError> 
         .read_to_end(&mut contents)
         .map_err(SnapshotError::Read)?;
     inspect_bytes(&contents)
+}
+
+/// The same of an input that cannot be gone back in: a pipe. It is read to its end, and of a stream of QEMU
+/// no more is kept than is looked at.
+///
+/// # Errors
+/// [`SnapshotError`], as [`inspect`].
+pub fn inspect_stream<R: Read>(input: &mut R) -> Result<Snapshot, SnapshotError> {
+    let mut contents = Vec::new();
+    // One byte more than may be: that is enough to refuse it.
+    let mut first = input.by_ref().take(MAX_SNAPSHOT_BYTES + 1);
+    first
+        .read_to_end(&mut contents)
+        .map_err(SnapshotError::Read)?;
+    let head: Vec<u8> = contents.iter().take(qemu::HEAD).copied().collect();
+    if head.starts_with(&qemu::MAGIC) {
+        loop {
+            let mut chunk = input.by_ref().take(MAX_SNAPSHOT_BYTES);
+            let read = chunk.read_to_end(&mut contents);
+            if read.map_err(SnapshotError::Read)? == 0 {
+                break;
+            }
+            let spare = contents.len().saturating_sub(MAX_SNAPSHOT_BYTES as usize);
+            contents.splice(..spare, head.iter().copied());
+        }
+    }
+    inspect(&mut Cursor::new(contents))
 }
 
 fn inspect_bytes(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {

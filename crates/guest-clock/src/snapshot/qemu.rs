@@ -24,6 +24,8 @@ use crate::saved::MAX_VCPUS;
 
 const MADE_BY: MadeBy = MadeBy::Qemu;
 pub(super) const MAGIC: [u8; 4] = *b"QEVM";
+/// Bytes of the mark and the version.
+pub(super) const HEAD: usize = 8;
 const VERSION: u32 = 3;
 /// Marks of sections (`savevm.c`).
 const SECTION_FULL: u8 = 4;
@@ -101,7 +103,7 @@ impl Device {
 
 pub(super) fn read<R: Read + Seek>(file: &mut R, bytes: u64) -> Result<Snapshot, SnapshotError> {
     let start = bytes.saturating_sub(MAX_SNAPSHOT_BYTES);
-    let mut head = [0; 8];
+    let mut head = [0; HEAD];
     file.seek(SeekFrom::Start(0)).map_err(SnapshotError::Read)?;
     let [_, _, _, _, version @ ..] = {
         file.read_exact(&mut head)

@@ -110,6 +110,8 @@ fn with_options(text: &str) -> String {
         ("trust more", "trust more with --clocks-trusted"),
         ("taken_realtime_ns is not given", "--taken is not given"),
         ("tsc_khz is not given", "--guest-khz is not given"),
+        // No option says it: the bounds are of the longest time.
+        ("; Options::uncertainty may say for how long", ""),
         ("read_within_ns is 0", "--read-within is not given"),
     ];
     options

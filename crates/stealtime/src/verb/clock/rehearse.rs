@@ -7,7 +7,7 @@ use clap::Args;
 use guest_clock::{Facts, Outcome, Policy, Rehearsed, Restored, rehearse_on};
 use serde::Serialize;
 
-use super::snapshot::{Known, load};
+use super::snapshot::{Known, MOST_NS, load};
 use super::state::Means;
 use super::{Shown, clock_error, with_options, wrapped};
 use crate::error::CliError;
@@ -64,7 +64,7 @@ pub(crate) struct Rehearse {
     host: PathBuf,
 
     /// Time from the save to the restore by the wall clocks, in ns
-    #[arg(long, default_value_t = 1_000_000_000, value_name = "NS")]
+    #[arg(long, default_value_t = 1_000_000_000, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=MOST_NS))]
     pause: u64,
 
     /// The largest advance of guest time with the policy at-most, in ns
@@ -109,7 +109,8 @@ impl Rehearse {
         ];
         let options = policies.map(|policy| self.means.options(policy));
         let rehearsed = rehearse_on(&saved, &facts, self.pause, &options);
-        let rehearsed = rehearsed.map_err(|error| named(&self.host, &error))?;
+        let mut rehearsed = rehearsed.map_err(|error| named(&self.host, &error))?;
+        rehearsed.iter_mut().for_each(name_options);
         let document = Document {
             made_by: snapshot.made_by,
             guest_khz: snapshot.tsc_khz.or(self.known.assumed().tsc_khz),
@@ -126,6 +127,18 @@ impl Rehearse {
             )),
             false => Ok(()),
         }
+    }
+}
+
+/// Sentences of `guest-clock` with the command's names of options.
+fn name_options(rehearsed: &mut Rehearsed) {
+    let sentences = match &mut rehearsed.outcome {
+        Outcome::Refused(reason) => std::slice::from_mut(reason),
+        Outcome::Restored(restored) => restored.reasons.as_mut_slice(),
+        _ => &mut [],
+    };
+    for sentence in sentences {
+        *sentence = with_options(sentence);
     }
 }
 
@@ -149,7 +162,6 @@ fn table(writer: &mut dyn Write, document: &Document<'_>) -> io::Result<()> {
         };
         match &rehearsed.outcome {
             Outcome::Refused(reason) => {
-                let reason = with_options(reason);
                 wrapped(writer, &format!("policy {policy}: REFUSED: {reason}"), 2)?;
             }
             Outcome::Restored(restored) => {
@@ -180,7 +192,7 @@ fn outcome(writer: &mut dyn Write, policy: &str, restored: &Restored) -> io::Res
     wrapped(writer, &line, 2)?;
     wrapped(writer, &format!("  bounds: {}", restored.bounds), 4)?;
     for reason in &restored.reasons {
-        wrapped(writer, &format!("  - {}", with_options(reason)), 4)?;
+        wrapped(writer, &format!("  - {reason}"), 4)?;
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! `stealtime clock inspect`.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use guest_clock::snapshot::{self, Assumed, Counters, MAX_SNAPSHOT_BYTES, Snapshot};
+use guest_clock::snapshot::{self, Assumed, Counters, Snapshot};
 use serde::Serialize;
 
 use super::{Shown, clock_error, wrapped};
@@ -30,24 +30,28 @@ pub(crate) struct Inspect {
     shown: Shown,
 }
 
+/// The longest time, and the highest frequency, that a state holds.
+pub(super) const MOST_NS: u64 = i64::MAX as u64;
+const MOST_KHZ: i64 = i32::MAX as i64 - 1;
+
 /// What is known of a snapshot that the file does not have.
 #[derive(Debug, Args)]
 pub(super) struct Known {
     /// Time within which the snapshot has all its values, in ns: at most the pause for it. It
     /// becomes the bound of the TSCs
-    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(1..=MOST_NS))]
     read_within: Option<u64>,
 
     /// The wall clock at the save, in ns since the epoch, where the snapshot has none
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=MOST_NS))]
     taken: Option<u64>,
 
     /// The guest's TSC frequency in kHz, where the snapshot has none
-    #[arg(long, value_name = "KHZ")]
+    #[arg(long, value_name = "KHZ", value_parser = clap::value_parser!(u32).range(1..=MOST_KHZ))]
     guest_khz: Option<u32>,
 
     /// The source host's TSC frequency in kHz, where the snapshot has none and the guest is scaled
-    #[arg(long, value_name = "KHZ")]
+    #[arg(long, value_name = "KHZ", value_parser = clap::value_parser!(u32).range(1..=MOST_KHZ))]
     source_khz: Option<u32>,
 }
 
@@ -68,14 +72,13 @@ pub(super) fn load(file: &Path) -> Result<Snapshot, CliError> {
         clock_error(format_args!("{}: {error}", crate::error::input(file)))
     };
     let inspected = if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        // One byte more than may be: that is enough to refuse it.
-        let mut input = io::stdin().lock().take(MAX_SNAPSHOT_BYTES + 1);
-        input.read_to_end(&mut bytes).map_err(|e| error(&e))?;
-        snapshot::inspect(&mut Cursor::new(bytes))
+        snapshot::inspect_stream(&mut io::stdin().lock())
     } else {
         let mut opened = File::open(file).map_err(|e| error(&e))?;
-        snapshot::inspect(&mut opened)
+        match opened.stream_position() {
+            Ok(_) => snapshot::inspect(&mut opened),
+            Err(_) => snapshot::inspect_stream(&mut opened),
+        }
     };
     inspected.map_err(|e| error(&e))
 }

@@ -10,7 +10,7 @@ use guest_clock::{Inexact, MAX_BYTES, Options, Policy, Saved, Unequal};
 use serde::Serialize;
 use stealtime_report::escape;
 
-use super::{Shown, clock_error};
+use super::{Shown, clock_error, with_options};
 use crate::error::CliError;
 use crate::output;
 
@@ -201,7 +201,7 @@ impl Restore {
         let restored = restore_into_own_guest(&saved, &options);
         let restored: Restored = restored.map_err(|error| self.error(error))?;
         self.shown.show(&restored, |writer| {
-            for line in restored.explanation.to_string().lines() {
+            for line in with_options(&restored.explanation.to_string()).lines() {
                 super::wrapped(writer, line, 2)?;
             }
             let observed = &restored.seen;
