@@ -21,6 +21,7 @@ use stealtime_hypervisor::counter::kvm_clock::{
 use crate::device::{MSR_IA32_TSC, TscMeans, Vcpu, Vm};
 use crate::error::{Errno, IoctlError, RestoreError, SaveError};
 use crate::explanation::Explanation;
+use crate::fake::chance_of;
 use crate::plan::Anchor;
 use crate::policy::{Options, Policy};
 use crate::save::{GuestClocks, cycles_to_ns, of, signed_ns};
@@ -264,7 +265,7 @@ impl Drill {
         let facts = probe.vm().host().map_err(SaveError::Host)?;
         let khz = facts.tsc_khz;
         let mut tallies = [Method::Value, Method::Offset].map(|method| Tally::new(method, khz));
-        let mut chance = Chance(self.seed | 1);
+        let mut chance = Chance(chance_of(self.seed));
         let sizes = self.least_vcpus..=self.most_vcpus;
         let mut completed = 0;
         for vcpus in sizes.cycle().take(self.times as usize) {
@@ -363,12 +364,17 @@ impl Drill {
         let scaled = saved.scaled(saved.instant.host_tsc);
         guest.lose_time(chance.below(self.most_delay_ns));
         for (index, (vcpu, state)) in guest.vcpus().iter().zip(&saved.vcpus).enumerate() {
+            if index > 0 {
+                guest.lose_time(self.between_ns.unwrap_or(0));
+            }
             let value = state.tsc_offset.wrapping_add(scaled);
             let value = value.wrapping_add(cycles as u64);
             let set = vcpu.set_msr(MSR_IA32_TSC, value);
             set.map_err(of("KVM_SET_MSRS(IA32_TSC)", Some(index)))?;
             let random_ns = chance.below(self.most_delay_ns / 8);
-            guest.lose_time(self.between_ns.unwrap_or(random_ns));
+            if self.between_ns.is_none() {
+                guest.lose_time(random_ns);
+            }
         }
         let set = guest.vm().set_clock(&data);
         Ok(set.map_err(of("KVM_SET_CLOCK", None))?)
@@ -529,6 +535,43 @@ fn small(ns: i128) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn report(mut drill: Drill) -> DrillReport {
+        drill.device = Device::Fake;
+        (drill.times, drill.load) = (20, 0);
+        let report = drill.run(&mut |_, _| ControlFlow::Continue(()));
+        report.expect("no device is needed")
+    }
+
+    #[test]
+    fn each_seed_has_delays_of_its_own() {
+        let mut clocks = std::collections::BTreeSet::new();
+        for seed in 0..6 {
+            let report = report(Drill {
+                seed,
+                ..Drill::default()
+            });
+            clocks.insert(report.methods[0].kvmclock.mean);
+        }
+        assert_eq!(clocks.len(), 6, "{clocks:?}");
+    }
+
+    /// One vCPU has no other to wait for.
+    #[test]
+    fn a_delay_between_vcpus_is_none_after_the_last() {
+        for vcpus in 1..=3 {
+            let report = report(Drill {
+                least_vcpus: vcpus,
+                most_vcpus: vcpus,
+                most_delay_ns: 0,
+                between_ns: Some(10_000_000),
+                ..Drill::default()
+            });
+            let late = report.methods[0].kvmclock.median_abs;
+            let delays = late / 10_000_000;
+            assert_eq!(delays, vcpus as u64 - 1, "{vcpus} vCPUs: {late} ns");
+        }
+    }
 
     #[test]
     fn a_wall_clock_that_is_steered_meanwhile_breaks_no_bound() {

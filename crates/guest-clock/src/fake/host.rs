@@ -188,7 +188,7 @@ impl FakeHost {
     pub fn disturb(&self, disturbance: Disturbance, seed: u64) {
         let mut state = self.state();
         state.disturbance = disturbance;
-        state.random = seed | 1;
+        state.random = chance_of(seed);
     }
 
     /// The call of this name fails, the `nth` time from now (0: the next) and ever after.
@@ -226,4 +226,9 @@ impl FakeHost {
             tsc_after: state.now().tsc,
         }
     }
+}
+
+/// Where xorshift begins for a seed. From 0 it would never leave 0.
+pub(crate) const fn chance_of(seed: u64) -> u64 {
+    if seed == 0 { u64::MAX } else { seed }
 }

@@ -22,6 +22,8 @@ use crate::error::{Errno, HostError};
 
 pub use arm64::FakeArm64Vm;
 use host::HostState;
+#[cfg(feature = "drill")]
+pub(crate) use host::chance_of;
 pub use host::{Disturbance, FakeHost};
 
 /// A VM of a [`FakeHost`].
