@@ -17,6 +17,16 @@ const SNAPSHOT: &str = include_str!("../../../docs/snapshot.md");
 const SHARED: &str = "Shared objects";
 /// A row that stands for all keys of a shared object.
 const REST: &str = "…";
+/// The type of a case without fields.
+const CASE: &str = "case";
+/// Beginnings of rows that are printed only where `/dev/kvm` is usable.
+const NEEDS_KVM: [&str; 5] = [
+    "`stealtime clock doctor`",
+    "`stealtime clock save`",
+    "`stealtime clock restore`",
+    "Shared objects spread",
+    "Shared objects cost",
+];
 /// Beginnings of rows that the recordings of the test need not have.
 const RARE: [&str; 19] = [
     "`stealtime fit` lacks[]",
@@ -143,7 +153,7 @@ impl Page {
     /// Checks a printed value against its type: `array of objects or null`.
     fn value(&self, section: &str, path: &str, kind: &str, value: &Value) {
         let fits = match kind {
-            "text" => value.is_string(),
+            "text" | CASE => value.is_string(),
             "boolean" => value.is_boolean(),
             "integer" => value.is_i64() || value.is_u64(),
             "number" => value.is_number(),
@@ -177,12 +187,48 @@ impl Page {
                     true
                 }
                 None => {
-                    self.object(SHARED, kind.trim_matches('`'), value);
+                    self.shared(kind.trim_matches('`'), value);
                     true
                 }
             },
         };
         assert!(fits, "{section} {path}: no {kind}: {value}");
+    }
+
+    /// Checks a printed value against a shared table: an object, or one of several cases.
+    fn shared(&self, name: &str, value: &Value) {
+        let rows = self.sections[SHARED].get(name);
+        let rows = rows.unwrap_or_else(|| panic!("no table of {name}: {value}"));
+        let is_case = |(key, row): (&String, &Row)| row.kind == CASE || key.contains('.');
+        if !rows.iter().any(is_case) {
+            return self.object(SHARED, name, value);
+        }
+        let mut fields = BTreeMap::new();
+        let case = if let Some(case) = value.as_str() {
+            fields.insert(case.to_owned(), value);
+            case
+        } else {
+            let object = value.as_object().and_then(|object| object.iter().next());
+            let (case, inner) = object.unwrap_or_else(|| panic!("{name}: no case: {value}"));
+            let inner = inner.as_object().expect("the fields of a case");
+            fields.extend(
+                inner
+                    .iter()
+                    .map(|(key, value)| (format!("{case}.{key}"), value)),
+            );
+            case
+        };
+        let of_case = |key: &&String| key.split('.').next() == Some(case);
+        let documented: Vec<&String> = rows.keys().filter(of_case).collect();
+        let printed: Vec<&String> = fields.keys().collect();
+        assert_eq!(
+            documented, printed,
+            "{name}: the rows of {case}, and what is printed"
+        );
+        for (key, value) in fields {
+            self.print(SHARED, name, &key);
+            self.value(SHARED, &format!("{name}.{key}"), &rows[&key].kind, value);
+        }
     }
 
     fn print(&self, section: &str, path: &str, key: &str) {
@@ -479,6 +525,125 @@ fn check(page: &Page, folder: &Path) {
     }
 }
 
+/// What `stealtime clock` prints without a device, and each case that no file of the test has.
+fn clock(page: &Page, folder: &Path) {
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    let stream = format!("{manifest}/../guest-clock/tests/data/qemu-11.1.3-kvm-devices.bin.zst");
+    let stream = zstd::decode_all(fs::File::open(stream).expect("a file")).expect("a stream");
+    fs::write(folder.join("migration.bin"), stream).expect("written");
+    let text = include_str!("../../../docs/clock-snapshots.md");
+    let facts = text.split_once("```json\n").expect("facts").1;
+    let facts = facts.split_once("```").expect("an end").0;
+    fs::write(folder.join("host.json"), facts).expect("written");
+    let state = format!("{manifest}/../../fuzz/corpus/fuzz_clock_state/x86-json");
+    let arm64 = format!("{manifest}/../../fuzz/corpus/fuzz_clock_state/arm64-json");
+    let run = |section: &str, arguments: &[&str]| {
+        let out = printed(folder, &[&["clock"], arguments, &["--json"]].concat());
+        page.object(section, "", &json(&out));
+    };
+    for file in ["migration.bin", &state, &arm64] {
+        run("`stealtime clock inspect`", &["inspect", file]);
+    }
+    for file in [&state, &arm64] {
+        let arguments = ["rehearse", file, "--host", "host.json"];
+        run("`stealtime clock rehearse`", &arguments);
+    }
+    let arguments = "drill --device fake --times 3 --load 0".split(' ');
+    let arguments: Vec<&str> = arguments.collect();
+    run("`stealtime clock drill`", &arguments);
+    let out = printed(folder, &["clock", "show", "--list", "--json"]);
+    for row in json(&out).as_array().expect("an array") {
+        page.object("`stealtime clock show --list`", "[]", row);
+        let name = row["names"][0].as_str().expect("a name");
+        run("`stealtime clock show`", &["show", name]);
+    }
+    for (name, value) in cases() {
+        page.shared(name, &value);
+    }
+}
+
+/// Every reason of a restore, and what no snapshot of the test lacks.
+fn cases() -> Vec<(&'static str, Value)> {
+    use guest_clock::snapshot::Missing;
+    use guest_clock::{OffsetsOutcome, Reason};
+
+    let (bound_ns, vcpus, guest_khz, host_khz) = (1, 1, 1, 1);
+    let reasons = [
+        Reason::NoInstant {
+            at_save: true,
+            bound_ns,
+        },
+        Reason::NoOffsets,
+        Reason::ByValue { bound_ns },
+        Reason::TscFixed { off_ns: 1 },
+        Reason::NoRealtimeFlag { bound_ns },
+        Reason::WallClockBehind { by_ns: 1 },
+        Reason::WallClocksDiffered { ahead_ns: -1 },
+        Reason::Capped {
+            elapsed_ns: 1,
+            max_ns: 1,
+        },
+        Reason::Scaled {
+            guest_khz,
+            host_khz,
+            ratio: 1,
+        },
+        Reason::PageDrift { age_ns: 1 },
+        Reason::WithinTolerance {
+            guest_khz,
+            host_khz,
+            drift_ppb: 1,
+        },
+        Reason::RanWithinTolerance {
+            guest_khz,
+            host_khz,
+            off_ns: 1,
+        },
+        Reason::OffsetsDiffered {
+            vcpu: 1,
+            cycles: -1,
+            outcome: OffsetsOutcome::Kept,
+        },
+        Reason::MasterClockOff { flags: 0 },
+        Reason::NotToldOfPause { vcpus },
+        Reason::DeadlinesNotArmed { vcpus },
+        Reason::AdjustsNotTaken { vcpus },
+    ];
+    let absent = [
+        Missing::Clock,
+        Missing::GuestFrequency,
+        Missing::Tsc { vcpu: 1 },
+    ];
+    let reasons = reasons.map(|reason| ("reason", serde_json::to_value(reason).expect("JSON")));
+    let absent = absent.map(|absent| ("missing", serde_json::to_value(absent).expect("JSON")));
+    reasons.into_iter().chain(absent).collect()
+}
+
+/// What `stealtime clock` prints of `/dev/kvm`, and whether that is usable.
+fn clock_on_kvm(page: &Page, folder: &Path) -> bool {
+    let save = ["clock", "save", "state.json", "--json"];
+    let (status, out, error) = common::run(common::stealtime(&save).current_dir(folder));
+    if status == Some(2) {
+        println!("skipped: {error}");
+        return false;
+    }
+    page.object("`stealtime clock save`", "", &json(&out));
+    let restore = ["clock", "restore", "state.json", "--json"];
+    page.object(
+        "`stealtime clock restore`",
+        "",
+        &json(&printed(folder, &restore)),
+    );
+    for options in [&[][..], &["--no-bench"]] {
+        let arguments = [&["clock", "doctor", "--json"], options].concat();
+        let out = printed(folder, &arguments);
+        page.object("`stealtime clock doctor`", "", &json(&out));
+    }
+    let facts = json(&printed(folder, &["clock", "facts"]));
+    page.object(SHARED, "facts", &facts);
+    true
+}
+
 #[test]
 fn every_key_that_is_printed_has_a_row_and_the_reverse() {
     let mut page = Page::new(COMMANDS, "## ", "### ");
@@ -489,7 +654,11 @@ fn every_key_that_is_printed_has_a_row_and_the_reverse() {
     simulator(&page, folder.path());
     others(&page, folder.path());
     check(&page, folder.path());
-    let missing = page.missing();
+    clock(&page, folder.path());
+    let is_kvm_usable = clock_on_kvm(&page, folder.path());
+    let mut missing = page.missing();
+    let needs_kvm = |row: &String| NEEDS_KVM.iter().any(|begin| row.starts_with(begin));
+    missing.retain(|row| is_kvm_usable || !needs_kvm(row));
     assert!(
         missing.is_empty(),
         "docs/json-commands.md, not printed: {missing:#?}"
