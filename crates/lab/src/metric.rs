@@ -42,10 +42,11 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Whether a run that says nothing of such a metric means 0: nothing was counted.
+    /// Whether a run that says nothing of such a metric means 0: nothing was counted. Of [`Self::Count`] are
+    /// ratios too: exits per operation are unknown without an operation.
     #[must_use]
     pub const fn is_counted(self) -> bool {
-        matches!(self, Self::Count | Self::PerSecond)
+        matches!(self, Self::PerSecond)
     }
 }
 

@@ -208,10 +208,15 @@ fn of_group(
         .collect();
     of_meters(&meters, seconds, &subject, metrics);
     let vcpus = || vms.iter().flat_map(|vm| &vm.vcpus);
-    let time = outcome.measured_ns as f64 * vcpus().count() as f64;
+    // Without the time before a VM starts, in which its vCPUs are nowhere.
+    let time = vcpus().map(|v| v.task.total_ns() - v.task.absent_ns);
+    let time = time.sum::<u64>() as f64;
     let share = |ns: u64| ns as f64 / time * 100.0;
-    let mut add = |name: &str, unit, better, value| {
-        metrics.push(Metric::host(name, unit, better, value).of(subject.clone()));
+    let mut add = |name: &str, unit, better, value: f64| {
+        // Of a VM that has not started there are no shares.
+        if !value.is_nan() {
+            metrics.push(Metric::host(name, unit, better, value).of(subject.clone()));
+        }
     };
     use Better::{Lower, Neither};
     use Unit::{PerSecond, Percent};

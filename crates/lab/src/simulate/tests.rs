@@ -166,3 +166,62 @@ fn where_a_vcpu_runs_decides_whether_its_timers_are_posted_and_not_where_they_fi
     assert!(exits("always") < exits("off"));
     assert_eq!(exits("isolated-only"), exits("always"));
 }
+
+#[test]
+fn shares_of_a_guest_that_starts_late_are_of_its_own_time() {
+    let text = "[host]\nprofile = \"skylake-sp\"\ncpus = 2\n\
+        [[vm]]\nname = \"late\"\nstart_ns = \"35ms\"\nworkload = \"busy\"\n\
+        [[vm]]\nname = \"never\"\nstart_ns = \"1s\"\nworkload = \"busy\"\n\
+        [run]\nduration = \"50ms\"\nwarmup = \"10ms\"\n";
+    let scenario = Scenario::from_text("a.toml", text).expect("a scenario");
+    let config = scenario
+        .config(&scenario.variants[0], 1)
+        .expect("a configuration");
+    let run = Simulator.run(&config, &AtomicBool::new(false));
+    let run = run.expect("a run");
+    let shares = |vm: &str| -> Vec<f64> {
+        let is_share = |metric: &&Metric| {
+            metric.of == Subject::Vm(vm.into())
+                && crate::metric::VCPU_TIME.contains(&metric.name.as_str())
+                && metric.name != "spinning"
+        };
+        run.metrics
+            .iter()
+            .filter(is_share)
+            .map(|metric| metric.value)
+            .collect()
+    };
+    let late = shares("late");
+    assert!((late.iter().sum::<f64>() - 100.0).abs() < 1e-9, "{late:?}");
+    // It computes all the time that it is there.
+    assert!(late[0] > 90.0, "{late:?}");
+    assert!(shares("never").is_empty());
+}
+
+#[test]
+fn without_operations_there_are_no_exits_per_operation() {
+    // A job of a second does not end in the run. Its page faults are exits.
+    let text = "[host]\nprofile = \"skylake-sp\"\ncpus = 1\n\
+        [[vm]]\nname = \"build\"\nworkload = { name = \"kernel-build\", job_ns = \"1ms\" }\n\
+        [variants.short]\n[variants.long]\nvm.build.workload.job_ns = \"1s\"\n\
+        [run]\nduration = \"20ms\"\nwarmup = \"5ms\"\n";
+    let scenario = Scenario::from_text("a.toml", text).expect("a scenario");
+    let variants: Vec<&Variant> = scenario.variants.iter().collect();
+    let go = AtomicBool::new(false);
+    let runs = run(
+        &Simulator,
+        &scenario,
+        &variants,
+        NonZeroUsize::MIN,
+        &go,
+        &|_, _| {},
+    );
+    let comparison = compare(&scenario, &runs.expect("it can be run"));
+    let cells = |name: &str| {
+        let row = comparison.rows.iter().find(|row| row.name == name);
+        let cells = &row.expect("a row").cells;
+        [cells[0], cells[1]].map(|cell| cell.map(|cell| cell.estimate.mean))
+    };
+    assert!(matches!(cells("exits per operation"), [Some(short), None] if short > 1.0));
+    assert!(cells("exits")[1].is_some_and(|exits| exits > 1_000.0));
+}
