@@ -192,6 +192,11 @@ impl Guests {
         host.stay(cpu, length);
     }
 
+    /// The instruction that leaves the guest has not run: it comes first when the guest goes on.
+    pub(crate) fn take_back(&mut self, vcpu: VcpuNr, exit: Exit) {
+        self.cpus[vcpu].push_next(Micro::Exit(exit));
+    }
+
     /// HLT in the guest: nothing until an interrupt comes.
     pub(crate) fn halt(&mut self, host: &mut Host<'_>, cpu: CpuNr, vcpu: VcpuNr) {
         let v = &mut self.cpus[vcpu];

@@ -96,6 +96,13 @@ fn run_steps(
             }
             Progress::Exit(exit) => exit,
         };
+        // It may have passed in the host: then it ends guest mode ahead of any instruction (SDM, "VMX-Preemption
+        // Timer"). A loop of CPUID has no step that takes time. Behind other exits there is one soon.
+        if exit == Exit::Cpuid && guests.preemption_timer_fired(host, vcpu) {
+            guests.take_back(vcpu, exit);
+            vm_exit(kvm, host, cpu, vcpu, Exit::PreemptionTimer);
+            return Ok(Flow::Wait);
+        }
         if matches!(exit, Exit::Icr { .. } | Exit::SendIpi { .. }) {
             kvm.vcpus[vcpu].books.sends(host.now());
         }

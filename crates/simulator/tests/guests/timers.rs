@@ -163,3 +163,20 @@ fn broadcasts_cost_more_the_more_must_be_woken() {
     assert!(sixteen > four * 3, "{four} {sixteen}");
     assert!(of(16, 1) < sixteen, "{} {sixteen}", of(16, 1));
 }
+
+#[test]
+fn a_guest_that_does_nothing_but_leave_has_its_ticks() {
+    // Two threads on a vCPU: only a tick gives the second its turn. It is due in the host, as the guest takes
+    // no time between two exits.
+    for preemption_timer in [true, false] {
+        let mut config = config(1, 1, 1, with("cpuid-loop", &[("threads", 2)]));
+        config.knobs.kvm.preemption_timer = preemption_timer;
+        let outcome = run(&config);
+        let taken = outcome.vms[0].vcpus[0].vcpu.irqs_taken;
+        // 250 Hz for 200 ms.
+        assert!(
+            (45..=55).contains(&taken),
+            "preemption timer {preemption_timer}: {taken}"
+        );
+    }
+}
