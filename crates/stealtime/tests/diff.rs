@@ -56,10 +56,13 @@ fn a_recording_that_is_cut_short_is_named_in_every_form() {
     assert_eq!(value["before"]["partial"], Value::Array(Vec::new()));
     assert_eq!(value["after"]["partial"], Value::from(vec![cut.clone()]));
     let (_, out, _) = diff(&[&plain, &cut, "--report", &report]);
-    let said = "less was read than was recorded: ";
+    let said = "less was read than was recorded:";
     assert_eq!(out.matches(said).count(), 1, "{out}");
     let page = std::fs::read_to_string(report).expect("a report");
-    assert!(page.contains(&format!("<li>after: {said}{cut}</li>")));
+    let item = page.split("<li>").find_map(|item| item.split_once("</li>"));
+    let (item, _) = item.expect("a warning");
+    // The folder may have characters that HTML escapes.
+    assert!(item.starts_with(&format!("after: {said} ")) && item.ends_with("cut.dat"));
 }
 
 #[test]
