@@ -63,7 +63,7 @@ mod yields;
 mod tests;
 
 pub use answers::Answers;
-pub use findings::{Entry, reference, rounded_per_mille};
+pub use findings::{Entry, per_mille, reference, rounded_per_mille};
 pub use guessed::{shown_vm, shown_vm_in};
 pub use options::{HostThread, HostVm, HostVms, Options, Selection, Skip};
 pub use waits::Longest;

@@ -42,8 +42,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Whether a run that says nothing of such a metric means 0: nothing was counted. Of [`Self::Count`] are
-    /// ratios too: exits per operation are unknown without an operation.
+    /// Whether a run without such a metric has counted nothing, which is 0. A [`Self::Count`] may be a ratio:
+    /// without an operation the exits per operation are unknown.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         matches!(self, Self::PerSecond)

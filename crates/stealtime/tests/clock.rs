@@ -483,7 +483,7 @@ fn a_snapshot_in_a_pipe_is_read_as_a_file_is() {
     }
 }
 
-/// The library's names mean nothing to who runs the command, in a table or in JSON.
+/// A user of the command does not know the library's names, in a table or in JSON.
 #[test]
 fn rehearsals_name_the_command_s_options() {
     let dir = tempfile::tempdir().unwrap();

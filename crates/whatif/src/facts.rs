@@ -2,13 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stealtime_analysis::{Answers, rounded_per_mille};
-
-/// A share in per mille, 0 of nothing.
-fn per_mille(part: u64, whole: u64) -> u64 {
-    let share = u128::from(part) * 1_000 / u128::from(whole.max(1));
-    u64::try_from(share).unwrap_or(u64::MAX)
-}
+use stealtime_analysis::{Answers, per_mille, rounded_per_mille};
 
 /// A VM's time, in ns of all its vCPUs.
 #[derive(Debug, Clone, Default)]

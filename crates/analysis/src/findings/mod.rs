@@ -60,7 +60,8 @@ pub(crate) fn all(tables: &Tables<'_>, answers: &Answers) -> Vec<Finding> {
 }
 
 /// Per mille of a whole, rounded down as limits need it; 0 of nothing.
-pub(crate) fn per_mille(part: u64, whole: u64) -> u64 {
+#[must_use]
+pub fn per_mille(part: u64, whole: u64) -> u64 {
     if whole == 0 {
         return 0;
     }

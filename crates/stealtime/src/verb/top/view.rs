@@ -1,6 +1,7 @@
 //! From a sample to the rows of a table, for text and for the screen.
 
 use clap::ValueEnum;
+use stealtime_analysis::per_mille;
 use stealtime_collector::{Sample, Stall, Times, Vcpu, Vm, Wakeups};
 use stealtime_report::{count, counted, escape};
 
@@ -134,12 +135,6 @@ pub(crate) struct Row {
     pub(crate) is_vcpu: bool,
     /// Share of its time that it waits for a CPU, in per mille.
     pub(crate) ready: u64,
-}
-
-/// Parts of a whole in per mille.
-fn per_mille(part: u64, whole: u64) -> u64 {
-    let share = u128::from(part) * 1000 / u128::from(whole.max(1));
-    u64::try_from(share).unwrap_or(u64::MAX)
 }
 
 fn percent(part: u64, whole: u64) -> String {
